@@ -1,0 +1,152 @@
+// What the engine and an application's shim share in memory: control area, rings, work requests and
+// completions. Structs of fixed size and offset, checked by static_assert.
+//
+// The ring and element formats are those of the Linux uapi header rdma_user_rxe.h, so that the
+// distribution's provider library fills them itself; the control area is ours. All of it is writable by the
+// application and hostile until copied and checked. Freestanding: no library types but fixed integers, since the
+// preload shim includes it too. Indices are accessed through std::atomic_ref / __atomic builtins.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace roci::emulator {
+
+// ---- rings -----------------------------------------------------------------------------------------
+
+// Header of a ring; elements follow at kRingDataOffset. Slots = index_mask + 1, a power of two; usable
+// = slots - 1. Producer and consumer are masked indices: empty if equal.
+struct RingHeader {
+  std::uint32_t log2_element_bytes;
+  std::uint32_t index_mask;
+  std::uint32_t pad_1[30];
+  std::uint32_t producer;
+  std::uint32_t pad_2[31];
+  std::uint32_t consumer;
+  std::uint32_t pad_3[31];
+};
+inline constexpr std::size_t kRingDataOffset = 384;
+static_assert(sizeof(RingHeader) == kRingDataOffset);
+static_assert(offsetof(RingHeader, producer) == 128 && offsetof(RingHeader, consumer) == 256);
+
+struct RingSge {
+  std::uint64_t address;
+  std::uint32_t length_bytes;
+  std::uint32_t lkey;
+};
+static_assert(sizeof(RingSge) == 16);
+
+// SGEs, or inline data, follow.
+struct RingDma {
+  std::uint32_t length_bytes;
+  std::uint32_t resid;
+  std::uint32_t cur_sge;
+  std::uint32_t num_sge;
+  std::uint32_t sge_offset;
+  std::uint32_t reserved;
+};
+static_assert(sizeof(RingDma) == 24);
+
+struct RingSendWqe {
+  std::uint64_t wr_id;
+  std::uint32_t reserved;
+  std::uint32_t opcode;
+  std::uint32_t send_flags;
+  std::uint32_t immediate_or_invalidate;  // immediate data in network order, or an rkey in host order
+  union {
+    struct {
+      std::uint64_t remote_address;
+      std::uint32_t rkey;
+      std::uint32_t reserved;
+    } rdma;
+    struct {
+      std::uint64_t remote_address;
+      std::uint64_t compare_add;
+      std::uint64_t swap;
+      std::uint32_t rkey;
+      std::uint32_t reserved;
+    } atomic;
+    std::uint8_t bytes[120];
+  } wr;
+  std::uint32_t status;
+  std::uint32_t state;
+  std::uint64_t iova;
+  std::uint32_t mask;
+  std::uint32_t first_psn;
+  std::uint32_t last_psn;
+  std::uint32_t ack_length;
+  std::uint32_t ssn;
+  std::uint32_t has_rd_atomic;
+  RingDma dma;
+};
+static_assert(sizeof(RingSendWqe) == 208);
+static_assert(offsetof(RingSendWqe, opcode) == 12 && offsetof(RingSendWqe, send_flags) == 16 &&
+              offsetof(RingSendWqe, wr) == 24 && offsetof(RingSendWqe, status) == 144 &&
+              offsetof(RingSendWqe, iova) == 152 && offsetof(RingSendWqe, ssn) == 176 &&
+              offsetof(RingSendWqe, dma) == 184);
+
+struct RingRecvWqe {
+  std::uint64_t wr_id;
+  std::uint32_t reserved;
+  std::uint32_t padding;
+  RingDma dma;
+};
+static_assert(sizeof(RingRecvWqe) == 40 && offsetof(RingRecvWqe, dma) == 16);
+
+// A completion, 48 bytes in a slot of 64 [uapi ib_user_verbs.h, ib_uverbs_wc].
+struct RingCqe {
+  std::uint64_t wr_id;
+  std::uint32_t status;
+  std::uint32_t opcode;
+  std::uint32_t vendor_err;
+  std::uint32_t byte_len;
+  std::uint32_t immediate_or_invalidate;
+  std::uint32_t qp_num;
+  std::uint32_t src_qp;
+  std::uint32_t wc_flags;
+  std::uint16_t pkey_index;
+  std::uint16_t slid;
+  std::uint8_t sl;
+  std::uint8_t dlid_path_bits;
+  std::uint8_t port_num;
+  std::uint8_t reserved;
+};
+static_assert(sizeof(RingCqe) == 48);
+inline constexpr std::uint32_t kLog2CqeBytes = 6;
+
+// ---- control area ----------------------------------------------------------------------------------
+
+inline constexpr std::uint32_t kMaxQpsPerContext = 16384;
+inline constexpr std::uint32_t kMaxCqsPerContext = 16384;
+
+// At offset 0 of the memory of one context (one open of a NIC by one client). QPs and CQs are numbered by
+// slot within the context; the slot is also the uverbs handle.
+//
+// A send doorbell, by the application's side: set bit (slot % 64) of doorbells[slot / 64], then bit
+// (slot / 64 % 64) of doorbell_summary[slot / 4096], a full fence, and kick if asleep was 1 and this side changed it
+// to 0. The engine exchanges summary words, then doorbell words, to zero and visits the bits that were set.
+struct ControlArea {
+  std::uint32_t magic;
+  std::uint32_t version;
+  alignas(64) std::uint32_t asleep;  // the engine stores 1 before it sleeps, re-reads the doorbells, sleeps
+  std::uint32_t dead;                // 1: the daemon is gone; set by the shim, which then fails everything
+  alignas(64) std::uint64_t doorbell_summary[kMaxQpsPerContext / 4096];
+  alignas(64) std::uint64_t doorbells[kMaxQpsPerContext / 64];
+  // QP state by slot, as QpState; written by the engine, read by the shim to refuse posts below RTS.
+  alignas(64) std::uint8_t qp_state[kMaxQpsPerContext];
+  // Notification asked for, by CQ slot, as CqArm: stored by the shim, exchanged to kNone by the engine when it
+  // raises the event.
+  alignas(64) std::uint32_t cq_arm[kMaxCqsPerContext];
+};
+inline constexpr std::uint32_t kControlMagic = 0x49434f52;  // "ROCI"
+inline constexpr std::uint32_t kControlVersion = 1;
+inline constexpr std::size_t kControlAreaBytes = (sizeof(ControlArea) + 4095) / 4096 * 4096;
+
+enum class CqArm : std::uint32_t { kNone = 0, kSolicited = 1, kNext = 2 };
+
+// QP states, numbered as the verbs ABI does; kDestroyed is ours: no QP in this slot.
+enum class QpState : std::uint8_t {
+  kReset = 0, kInit = 1, kRtr = 2, kRts = 3, kSqd = 4, kSqe = 5, kErr = 6, kDestroyed = 255
+};
+
+}  // namespace roci::emulator
