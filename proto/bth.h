@@ -1,0 +1,69 @@
+// Base Transport Header, 12 bytes [IBTA 5.2.3 of Vol 1, sections 5.2.1-5.2.13].
+//
+// Keeps every bit, reserved ones too, so that what was parsed is emitted again. Not here: whether TVer, P_Key
+// or PSN are acceptable (parse reports TVer, the emulator judges the rest). Plain value, no thread rule.
+#pragma once
+
+#include "proto/bytes.h"
+#include "proto/opcode.h"
+#include "proto/types.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace roci::proto {
+
+struct Bth {
+  static constexpr std::size_t kSize = 12;
+  static constexpr std::size_t kEcnByte = 4;  // FECN, BECN, reserved: ones in the ICRC
+
+  Opcode opcode = Opcode::kRcSendFirst;
+  bool solicited_event = false;
+  bool migration_request = true;  // MigReq: hardware sends 1, rxe 0
+  std::uint8_t pad_count = 0;     // 0..3
+  std::uint8_t transport_version = 0;
+  Pkey pkey = kDefaultPkey;
+  bool fecn = false;
+  bool becn = false;
+  std::uint8_t reserved6 = 0;
+  Qpn destination;
+  bool ack_request = false;
+  std::uint8_t reserved7 = 0;
+  Psn psn;
+
+  [[nodiscard]] static Bth parse(std::span<const std::byte, kSize> in) {
+    const std::byte* at = in.data();
+    const std::uint8_t flags = load_u8(at + 1);
+    const std::uint8_t ecn = load_u8(at + kEcnByte);
+    const std::uint8_t ack = load_u8(at + 8);
+    Bth bth;
+    bth.opcode = static_cast<Opcode>(load_u8(at));
+    bth.solicited_event = (flags & 0x80) != 0;
+    bth.migration_request = (flags & 0x40) != 0;
+    bth.pad_count = (flags >> 4) & 3;
+    bth.transport_version = flags & 0x0F;
+    bth.pkey = Pkey{load_be16(at + 2)};
+    bth.fecn = (ecn & 0x80) != 0;
+    bth.becn = (ecn & 0x40) != 0;
+    bth.reserved6 = ecn & 0x3F;
+    bth.destination = Qpn{load_be24(at + 5)};
+    bth.ack_request = (ack & 0x80) != 0;
+    bth.reserved7 = ack & 0x7F;
+    bth.psn = Psn{load_be24(at + 9)};
+    return bth;
+  }
+  void emit(std::span<std::byte, kSize> out) const {
+    std::byte* at = out.data();
+    store_u8(at, static_cast<std::uint8_t>(opcode));
+    store_u8(at + 1, static_cast<std::uint8_t>((solicited_event ? 0x80 : 0) | (migration_request ? 0x40 : 0) |
+                                               ((pad_count & 3) << 4) | (transport_version & 0x0F)));
+    store_be16(at + 2, pkey.value());
+    store_8_24(at + 4, static_cast<std::uint8_t>((fecn ? 0x80 : 0) | (becn ? 0x40 : 0) | (reserved6 & 0x3F)),
+               destination.value());
+    store_8_24(at + 8, static_cast<std::uint8_t>((ack_request ? 0x80 : 0) | (reserved7 & 0x7F)), psn.value());
+  }
+  bool operator==(const Bth&) const = default;
+};
+
+}  // namespace roci::proto
