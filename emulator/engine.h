@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,6 +33,7 @@ struct NicConfig {
   std::vector<NicAddress> addresses;
   std::uint32_t mtu_bytes = 4200;   // of IP packets on the port; the active path MTU is the largest that fits
   bool answers_neighbours = true;   // ARP, ND and ICMP echo for `addresses`; false where a kernel owns them
+  std::optional<proto::Gid> gateway;  // for GIDs of its family that are not on link; none: those are unreachable
   bool link_up = true;
   // Neighbours known without asking: static entries of the configuration and the NICs on the same fabric.
   struct Neighbour { proto::Gid gid; proto::Mac mac; };

@@ -1,0 +1,115 @@
+// The neighbour cache of one NIC: which MAC a GID is reached at, learnt by ARP and neighbour discovery.
+//
+// Also answers for the NIC's own addresses: ARP, ND solicitations, ICMP and ICMPv6 echo [RFC 826, 792, 4861, 4443]. Not
+// here: duplicate address detection, redirects, router discovery, ageing of learnt entries, VLANs, IGMP and MLD.
+// Learns only what it asked for, and changes of entries it has; static entries and the NIC's own addresses never
+// change. A MAC it gives is never zero. Every table is bounded by a constant below. Thread rule: the engine's thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "emulator/command.h"
+#include "emulator/counters.h"
+#include "emulator/engine.h"
+#include "emulator/time.h"
+#include "proto/types.h"
+
+namespace roci::emulator {
+
+enum class NeighbourState : std::uint8_t {
+  kUnknown,      // never asked for
+  kPending,      // asked for, no answer yet
+  kKnown,        // lookup() gives its MAC
+  kFailed,       // no answer to kNeighbourTries requests; the next request() starts again
+  kUnreachable,  // not on link, and no gateway of its family
+};
+
+inline constexpr unsigned kNeighbourTries = 3;
+inline constexpr std::size_t kMaxNeighbours = 1024;      // learnt or asked for, a NIC; the oldest learnt one gives way
+inline constexpr std::size_t kMaxNeighbourReplies = 32;  // answers waiting to be sent; more are dropped
+inline constexpr std::size_t kMaxNeighbourFrame = 1514;  // longest answer; longer echo requests are not answered
+
+class NeighbourCache {
+ public:
+  // `answers`: this shard answers for the NIC's addresses (shard 0, where NicConfig::answers_neighbours).
+  NeighbourCache(const NicConfig& nic, Duration timeout, bool answers);
+
+  // The MAC to send to, now; that of the gateway for a GID that is not on link. Multicast GIDs and own GIDs always have one.
+  [[nodiscard]] std::optional<proto::Mac> lookup(const proto::Gid& gid) const;
+  [[nodiscard]] NeighbourState state(const proto::Gid& gid) const;
+  // Starts to resolve unless it is known, pending or unreachable. Returns the state after that.
+  NeighbourState request(const proto::Gid& gid, Time now);
+  // Grows whenever a MAC or the outcome of a request changed: who waits, or keeps a copy of a MAC, looks again then. A
+  // copy stays good if lookup() no longer knows the GID.
+  [[nodiscard]] std::uint64_t changes() const { return changes_; }
+
+  // Any frame that is not RoCE. kAccepted: it was ours and is dealt with.
+  DropReason on_frame(std::span<const std::byte> frame, Time now);
+
+  void on_timers(Time now);
+  [[nodiscard]] Time next_deadline() const;  // of on_timers(); kNever if nothing is pending
+
+  // Frames to send: requests and answers. emit() writes the next one and returns its length; 0 if there is none or `out`
+  // is shorter than kMaxNeighbourFrame.
+  [[nodiscard]] bool has_frame() const { return asking_ != 0 || reply_count_ != 0; }
+  std::size_t emit(std::span<std::byte> out);
+  // ARP replies and neighbour advertisements handed out by emit().
+  [[nodiscard]] std::uint64_t replies_sent() const { return replies_sent_; }
+
+  // Appends what it knows, static entries included; `nic` is copied into each.
+  void snapshot(NicId nic, std::vector<NeighbourSnapshot>& out) const;
+
+ private:
+  struct Entry {
+    proto::Gid gid;
+    proto::Mac mac;
+    NeighbourState state = NeighbourState::kPending;
+    bool is_static = false;
+    bool ask = false;  // a request is to be sent
+    unsigned tries = 0;
+    Time deadline = kNever;
+  };
+  struct Reply {
+    std::uint16_t length_bytes = 0;
+    bool is_echo = false;
+    std::array<std::byte, kMaxNeighbourFrame> bytes;
+  };
+
+  [[nodiscard]] bool is_own(const proto::Gid& gid) const;
+  [[nodiscard]] std::optional<proto::Gid> next_hop(const proto::Gid& gid) const;
+  [[nodiscard]] std::optional<proto::Gid> source_for(const proto::Gid& target) const;
+  [[nodiscard]] const Entry* find(const proto::Gid& gid) const;
+  Entry* find(const proto::Gid& gid);
+  Entry& add(const proto::Gid& gid);
+  void learn(const proto::Gid& gid, const proto::Mac& mac, bool is_answer);
+  Reply* new_reply();
+
+  DropReason on_arp(std::span<const std::byte> frame);
+  DropReason on_ipv4(std::span<const std::byte> frame);
+  DropReason on_ipv6(std::span<const std::byte> frame);
+  DropReason on_solicitation(std::span<const std::byte> frame, std::span<const std::byte> message);
+  DropReason on_advertisement(std::span<const std::byte> frame, std::span<const std::byte> message);
+  std::size_t emit_request(const Entry& entry, std::span<std::byte> out) const;
+
+  proto::Mac mac_;
+  std::vector<NicAddress> addresses_;
+  std::vector<proto::Gid> own_;  // gid_table()
+  std::optional<proto::Gid> gateway_;
+  Duration timeout_;
+  bool answers_;
+  std::uint64_t changes_ = 0;
+  std::uint64_t replies_sent_ = 0;
+  std::size_t static_count_ = 0;
+  std::size_t asking_ = 0;  // entries with ask
+  std::vector<Entry> entries_;
+  std::vector<Reply> replies_;  // a ring, empty where nothing is answered
+  std::size_t reply_first_ = 0;
+  std::size_t reply_count_ = 0;
+};
+
+}  // namespace roci::emulator
