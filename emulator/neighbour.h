@@ -1,9 +1,10 @@
 // The neighbour cache of one NIC: which MAC a GID is reached at, learnt by ARP and neighbour discovery.
 //
-// Also answers for the NIC's own addresses: ARP, ND solicitations, ICMP and ICMPv6 echo [RFC 826, 792, 4861, 4443]. Not
-// here: duplicate address detection, redirects, router discovery, ageing of learnt entries, VLANs, IGMP and MLD.
-// Learns only what it asked for, and changes of entries it has; static entries and the NIC's own addresses never
-// change. A MAC it gives is never zero. Every table is bounded by a constant below. Thread rule: the engine's thread.
+// Also answers for the NIC's own addresses: ARP, ND solicitations, ICMP and ICMPv6 echo [RFC 826, 792, 4861,
+// 4443]. Not here: duplicate address detection, redirects, router discovery, ageing of learnt entries, VLANs,
+// IGMP and MLD. Learns only what it asked for, and changes of entries it has; static entries and the NIC's
+// own addresses never change. A MAC it gives is never zero. Every table is bounded by a constant below.
+// Thread rule: the engine's thread.
 #pragma once
 
 #include <array>
@@ -30,22 +31,25 @@ enum class NeighbourState : std::uint8_t {
 };
 
 inline constexpr unsigned kNeighbourTries = 3;
-inline constexpr std::size_t kMaxNeighbours = 1024;      // learnt or asked for, a NIC; the oldest learnt one gives way
+inline constexpr std::size_t kMaxNeighbours =
+    1024;  // learnt or asked for, a NIC; the oldest learnt one gives way
 inline constexpr std::size_t kMaxNeighbourReplies = 32;  // answers waiting to be sent; more are dropped
-inline constexpr std::size_t kMaxNeighbourFrame = 1514;  // longest answer; longer echo requests are not answered
+inline constexpr std::size_t kMaxNeighbourFrame =
+    1514;  // longest answer, also bounded by the NIC's MTU; longer echo requests are not answered
 
 class NeighbourCache {
  public:
   // `answers`: this shard answers for the NIC's addresses (shard 0, where NicConfig::answers_neighbours).
   NeighbourCache(const NicConfig& nic, Duration timeout, bool answers);
 
-  // The MAC to send to, now; that of the gateway for a GID that is not on link. Multicast GIDs and own GIDs always have one.
+  // The MAC to send to, now; that of the gateway for a GID that is not on link. Multicast GIDs and own GIDs
+  // always have one.
   [[nodiscard]] std::optional<proto::Mac> lookup(const proto::Gid& gid) const;
   [[nodiscard]] NeighbourState state(const proto::Gid& gid) const;
   // Starts to resolve unless it is known, pending or unreachable. Returns the state after that.
   NeighbourState request(const proto::Gid& gid, Time now);
-  // Grows whenever a MAC or the outcome of a request changed: who waits, or keeps a copy of a MAC, looks again then. A
-  // copy stays good if lookup() no longer knows the GID.
+  // Grows whenever a MAC or the outcome of a request changed: who waits, or keeps a copy of a MAC, looks
+  // again then. A copy stays good if lookup() no longer knows the GID.
   [[nodiscard]] std::uint64_t changes() const { return changes_; }
 
   // Any frame that is not RoCE. kAccepted: it was ours and is dealt with.
@@ -54,8 +58,8 @@ class NeighbourCache {
   void on_timers(Time now);
   [[nodiscard]] Time next_deadline() const;  // of on_timers(); kNever if nothing is pending
 
-  // Frames to send: requests and answers. emit() writes the next one and returns its length; 0 if there is none or `out`
-  // is shorter than kMaxNeighbourFrame.
+  // Frames to send: requests and answers. emit() writes the next one and returns its length; 0 if there is
+  // none or `out` is shorter than the longest: kMaxNeighbourFrame, or what the NIC's MTU allows.
   [[nodiscard]] bool has_frame() const { return asking_ != 0 || reply_count_ != 0; }
   std::size_t emit(std::span<std::byte> out);
   // ARP replies and neighbour advertisements handed out by emit().
@@ -101,6 +105,7 @@ class NeighbourCache {
   std::vector<proto::Gid> own_;  // gid_table()
   std::optional<proto::Gid> gateway_;
   Duration timeout_;
+  std::size_t max_frame_bytes_;
   bool answers_;
   std::uint64_t changes_ = 0;
   std::uint64_t replies_sent_ = 0;

@@ -1,0 +1,62 @@
+// The GID table and the active path MTU of a NIC.
+#include <algorithm>
+
+#include "emulator/engine.h"
+#include "proto/bth.h"
+#include "proto/imm_dt.h"
+#include "proto/ipv6.h"
+#include "proto/reth.h"
+#include "proto/udp.h"
+#include "proto/xrceth.h"
+
+namespace roci::emulator {
+namespace {
+
+// fe80::/64 and the modified EUI-64 of the MAC [RFC 4291, appendix A].
+proto::Gid link_local(const proto::Mac& mac) {
+  proto::Gid gid;
+  gid.bytes = {0xFE,
+               0x80,
+               0,
+               0,
+               0,
+               0,
+               0,
+               0,
+               static_cast<std::uint8_t>(mac.bytes[0] ^ 2),
+               mac.bytes[1],
+               mac.bytes[2],
+               0xFF,
+               0xFE,
+               mac.bytes[3],
+               mac.bytes[4],
+               mac.bytes[5]};
+  return gid;
+}
+
+constexpr std::size_t kIcrcBytes = 4;
+// In front of and behind the payload of the packet with the most headers: IPv6, and an XRC WRITE with
+// immediate.
+constexpr std::size_t kMostHeaderBytes = proto::Ipv6Header::kSize + proto::UdpHeader::kSize +
+                                         proto::Bth::kSize + proto::Xrceth::kSize + proto::Reth::kSize +
+                                         proto::ImmDt::kSize + kIcrcBytes;
+
+}  // namespace
+
+std::vector<proto::Gid> gid_table(const NicConfig& nic) {
+  std::vector<proto::Gid> table{link_local(nic.mac)};
+  for (const NicAddress& address : nic.addresses) {
+    if (std::find(table.begin(), table.end(), address.gid) == table.end()) table.push_back(address.gid);
+  }
+  return table;
+}
+
+proto::PathMtu active_path_mtu(std::uint32_t mtu_bytes) {
+  for (const proto::PathMtu mtu :
+       {proto::PathMtu::k4096, proto::PathMtu::k2048, proto::PathMtu::k1024, proto::PathMtu::k512}) {
+    if (proto::bytes_of(mtu) + kMostHeaderBytes <= mtu_bytes) return mtu;
+  }
+  return proto::PathMtu::k256;
+}
+
+}  // namespace roci::emulator
