@@ -1,0 +1,220 @@
+"""The daemon's life: found by two at once, killed applications, its own death, wrong configuration, two hosts."""
+import os
+import pathlib
+import signal
+import time
+
+from harness import Skip, case, check, cpu_seconds, program_of, wait_for
+
+ACK_TIMEOUT_CODE, RETRY_COUNT = 12, 7  # what the cases ask perftest for, and what perftest always sets
+RETRY_LIMIT = (RETRY_COUNT + 1) * 4 * 4.096e-6 * 2 ** ACK_TIMEOUT_CODE  # seconds until retries must be exhausted
+
+
+@case("daemon/started-by-two-at-once", ("user", "root"), {"quick", "asan"})
+def _(world):
+    for _round in range(3):
+        both = [world.start(f"run-{nic}", world.under_roci(nic, ["sleep", "0.3"])) for nic in ("rxe0", "rxe1")]
+        for process in both:
+            process.succeed(15 * world.slow)
+        pids = world.daemons()
+        check(len(pids) == 1, f"two `roci run` at once made {len(pids)} daemons")
+        os.kill(pids[0], signal.SIGTERM)
+        wait_for(lambda: not world.daemons(), 5 * world.slow, "the daemon to end after SIGTERM")
+
+
+@case("daemon/ends-after-its-last-client", limit=60)
+def _(world):
+    world.start_private_daemon()
+    time.sleep(3)  # not a race: the promise is 10 s, so 3 s is too early by far
+    check(world.daemons(), "the private daemon ended within 3 s of its last client; 10 s are promised")
+    wait_for(lambda: not world.daemons(), 15 * world.slow, "the private daemon to end by itself", pause=0.1)
+
+
+@case("daemon/nic-selection", tags={"quick"})
+def _(world):
+    for nic, expected in ((None, {"rxe0", "rxe1"}), ("rxe0", {"rxe0"}), ("rxe1", {"rxe1"})):
+        output = world.run("devices", world.under_roci(nic, ["ibv_devices"]))
+        seen = {line.split()[0] for line in output.splitlines() if line.strip().startswith("rxe")}
+        check(seen == expected, f"under --nic {nic}, ibv_devices shows {sorted(seen)}, expected {sorted(expected)}:\n{output}")
+
+
+@case("daemon/exit-status-of-the-application", tags={"quick"})
+def _(world):
+    """`roci run` passes on the exit status of the application, and its death by a signal."""
+    status = world.start("false", world.under_roci(None, ["sh", "-c", "exit 7"])).wait(15 * world.slow)
+    check(status == 7, f"`roci run -- sh -c 'exit 7'` ended with {status}")
+    status = world.start("killed", world.under_roci(None, ["sh", "-c", "kill -TERM $$"])).wait(15 * world.slow)
+    check(status in (-signal.SIGTERM, 128 + signal.SIGTERM), f"an application killed by SIGTERM: `roci run` ended with {status}")
+    process = world.start("absent", world.under_roci(None, ["no-such-program-anywhere"]))
+    status = process.wait(15 * world.slow)
+    check(status == 127 and len(process.output().strip().splitlines()) == 1,
+          f"an application that does not exist: status {status}, expected 127 and one line: {process.describe()}")
+
+
+def transfer_under_way(world, nic, than):
+    """Frames are moving: the counter is well above what set-up takes."""
+    return lambda: world.counters(nic)["tx_frames"] > than
+
+
+@case("killed/responder", ("user", "root"), {"asan"}, limit=60)
+def _(world):
+    """The passive side dies; the requester's retries run out in time and its QP reports it."""
+    server, client = world.start_pair("ib_write_bw", ["-D", "30", "-u", str(ACK_TIMEOUT_CODE)])
+    victim = server.application("ib_write_bw")
+    wait_for(transfer_under_way(world, "rxe1", 1000), 10 * world.slow, "the transfer to run", pause=0.05)
+    os.kill(victim, signal.SIGKILL)
+    begin = time.monotonic()
+    status = client.wait(RETRY_LIMIT * world.slow + 2)
+    took = time.monotonic() - begin
+    check(status != 0, f"the client ended with 0 though its peer was killed: {client.describe()}")
+    check("status 12" in client.output() or "transport retry counter exceeded" in client.output(),
+          f"after {took:.2f} s the client reports something else than exhausted retries: {client.describe()}")
+    server.wait(5)
+    world.expect_nothing_left()
+
+
+@case("killed/requester", ("user", "root"), {"asan"}, limit=60)
+def _(world):
+    """The active side dies; the daemon drops what it had and serves the next pair."""
+    server, client = world.start_pair("ib_write_bw", ["-D", "30", "-u", str(ACK_TIMEOUT_CODE)])
+    victim = client.application("ib_write_bw")
+    wait_for(transfer_under_way(world, "rxe1", 1000), 10 * world.slow, "the transfer to run", pause=0.05)
+    os.kill(victim, signal.SIGKILL)
+    client.wait(5)
+    # perftest's passive side waits on its TCP connection, which has ended.
+    server.wait(10 * world.slow)
+    world.expect_nothing_left()
+    world.pair("ibv_rc_pingpong", ["-c"])
+
+
+@case("killed/read-responder", limit=60)
+def _(world):
+    server, client = world.start_pair("ib_read_bw", ["-D", "30", "-u", str(ACK_TIMEOUT_CODE)])
+    victim = server.application("ib_read_bw")
+    wait_for(transfer_under_way(world, "rxe0", 1000), 10 * world.slow, "the transfer to run", pause=0.05)
+    os.kill(victim, signal.SIGKILL)
+    check(client.wait(RETRY_LIMIT * world.slow + 2) != 0, f"the reader ended with 0 though its peer was killed: {client.describe()}")
+    server.wait(5)
+    world.expect_nothing_left()
+
+
+@case("killed/daemon-polling-applications", ("user", "root"), {"asan"}, limit=60)
+def _(world):
+    daemon_dies(world, ["-n", "100000000"])
+
+
+@case("killed/daemon-waiting-applications", ("user", "root"), {"asan"}, limit=60)
+def _(world):
+    daemon_dies(world, ["-e", "-n", "100000000"])
+
+
+def daemon_dies(world, options):
+    """Both applications end with an error by themselves, whether they poll or wait for events."""
+    daemon = world.start_private_daemon()
+    both = world.start_pair("ibv_rc_pingpong", options)
+    wait_for(transfer_under_way(world, "rxe1", 100), 10 * world.slow, "the transfer to run", pause=0.05)
+    os.kill(daemon, signal.SIGKILL)
+    for process in both:
+        status = process.wait(10 * world.slow)
+        check(status != 0, f"{process.name} ended with 0 though the daemon was killed: {process.describe()}")
+    world.pair("ibv_rc_pingpong", ["-c"])  # a new daemon starts, the dead one's socket is not in the way
+
+
+@case("killed/idle-application-of-a-dead-daemon", limit=60)
+def _(world):
+    """An application that waits without traffic when the daemon dies gets an error and burns no CPU."""
+    daemon = world.start_private_daemon()
+    process = world.start("asyncwatch", world.under_roci("rxe0", ["ibv_asyncwatch", "-d", "rxe0"]))
+    application = process.application("ibv_asyncwatch")
+    wait_for(lambda: world.in_use().get("contexts"), 10, "the application's context", pause=0.05)
+    os.kill(daemon, signal.SIGKILL)
+    before = cpu_seconds(application) if program_of(application) else 0.0
+    begin = time.monotonic()
+    while process.popen.poll() is None and time.monotonic() - begin < 2:
+        used = cpu_seconds(application) - before if program_of(application) else 0.0
+        check(used < 0.5, f"used {used:.1f} s of CPU in {time.monotonic() - begin:.1f} s after the daemon died")
+        time.sleep(0.05)
+
+
+FABRIC = "port=fabric"
+
+
+@case("config/wrong-is-refused-in-one-line", tags={"quick", "asan"})
+def _(world):
+    nic = ["--nic", f"rxe0,{FABRIC},ip=127.77.0.1/24"]
+    broken = world.folder / "broken.toml"
+    broken.write_text('[[nic]]\nname = "rxe0\n')
+    unknown = world.folder / "unknown.toml"
+    unknown.write_text('[[nic]]\nname = "rxe0"\nport = "fabric"\nip = "127.77.0.1/24"\ncolour = "blue"\n')
+    for path in (broken, unknown):
+        path.chmod(0o644)
+    wrong = {
+        "no NIC": [],
+        "an address that is none": ["--nic", f"rxe0,{FABRIC},ip=300.1.1.1/24"],
+        "no prefix that exists": ["--nic", f"rxe0,{FABRIC},ip=10.0.0.1/40"],
+        "a port of unknown kind": ["--nic", "rxe0,port=carrier-pigeon,ip=127.77.0.1/24"],
+        "a key that is unknown": ["--nic", f"rxe0,{FABRIC},ip=127.77.0.1/24,colour=blue"],
+        "one name twice": [*nic, "--nic", f"rxe0,{FABRIC},ip=127.77.0.2/24"],
+        "one address twice": [*nic, "--nic", f"rxe1,{FABRIC},ip=127.77.0.1/24"],
+        "a name that the rxe provider does not accept": ["--nic", f"eth0,{FABRIC},ip=127.77.0.1/24"],
+        "an unknown option": [*nic, "--no-such-option"],
+        "an interface that does not exist": ["--nic", "rxe0,port=af_packet:no-such-if,ip=10.0.0.1/24"],
+        "a file that does not exist": ["-c", str(world.folder / "absent.toml")],
+        "a file that is not TOML": ["-c", str(broken)],
+        "a file with an unknown key": ["-c", str(unknown)],
+    }
+    failed = []
+    for what, arguments in wrong.items():
+        process = world.start("rocid", [world.product.rocid, *arguments])
+        status = process.wait(10 * world.slow)
+        lines = process.output().strip().splitlines()
+        if status != 2 or len(lines) != 1:
+            failed.append(f"{what}: status {status}, {len(lines)} lines: {process.describe()}")
+    check(not failed, "expected exit status 2 and one line:\n" + "\n".join(failed))
+
+
+@case("daemon/explicit", ("user", "root"), {"quick", "asan"})
+def _(world):
+    """rocid started by hand, from a file, is found by `roci run`, and SIGTERM ends it with status 0."""
+    config = world.folder / "nics.toml"
+    config.write_text("".join(f'[[nic]]\nname = "rxe{n}"\nport = "fabric"\nip = "127.77.0.{n + 1}/24"\n' for n in range(2)))
+    config.chmod(0o644)
+    daemon = world.start("rocid", [world.product.rocid, "-c", config])
+    wait_for(lambda: list(pathlib.Path(world.runtime).rglob("*.sock*")) or daemon.popen.poll() is not None, 10 * world.slow,
+             "the daemon's socket")
+    check(daemon.popen.poll() is None, f"rocid ended: {daemon.describe()}")
+    world.pair("ibv_rc_pingpong", ["-c"])
+    check(world.daemons() == [daemon.pid], "`roci run` started another daemon")
+    daemon.popen.terminate()
+    status = daemon.wait(5 * world.slow)
+    check(status == 0, f"rocid ended with {status} after SIGTERM: {daemon.describe()}")
+
+
+@case("daemon/another-user-is-refused", users=("root",))
+def _(world):
+    """The private daemon serves its own user only."""
+    world.start_private_daemon()
+    socket_path = next(iter(world.runtime.rglob("*.sock*")), None)
+    if socket_path is None:
+        raise Skip("the daemon's socket is not found in its runtime folder")
+    # The folder keeps others out already; open it, so that the daemon itself must refuse.
+    folder = socket_path.parent
+    while folder != world.folder.parent:
+        folder.chmod(0o777)
+        folder = folder.parent
+    socket_path.chmod(0o777)
+    program = ("import socket, sys\n"
+               "s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+               "s.settimeout(5)\n"
+               "s.connect(sys.argv[1])\n"
+               "import struct\n"
+               "body = b'{\"op\":\"ping\"}'\n"
+               "s.send(struct.pack('<IHHQiI', 0x49434f52, 1, 3, 1, 0, len(body)) + body)\n"
+               "answer = s.recv(65536)\n"
+               "sys.exit(0 if not answer or struct.unpack('<IHHQiI', answer[:24])[4] != 0 else 1)\n")
+    from harness import as_ordinary_user
+    process = world.start("stranger", as_ordinary_user(["/usr/bin/python3", "-c", program, str(socket_path)]))
+    status = process.wait(10)
+    check(status == 0 or "ConnectionResetError" in process.output() or "BrokenPipeError" in process.output()
+          or "PermissionError" in process.output(),
+          f"another user was served by the private daemon: {process.describe()}")

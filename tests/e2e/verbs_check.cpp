@@ -1,0 +1,592 @@
+// A verbs application that validates what the distribution's tools do not: data of every RC operation,
+// completion statuses of every error, and that garbage in the shared rings harms nobody else. Run it as `roci
+// run -- verbs_check WHAT`.
+//
+// It opens rxe0 and rxe1 in one process and connects QPs across them. It uses libibverbs only, so it knows
+// nothing of the daemon: on a machine with hardware it would say the same.
+#include <endian.h>
+#include <infiniband/verbs.h>
+#include <rdma/ib_user_verbs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::uint8_t kIpv4GidIndex = 1;
+constexpr std::size_t kBufferBytes = std::size_t{2} << 20;
+constexpr std::size_t kQueueDepth = 64;
+constexpr std::size_t kGarbageWords = std::size_t{256} * 1024;  // of each mapping; one may be sparse and huge
+constexpr auto kCompletionLimit = std::chrono::seconds(20);
+constexpr unsigned kAllRights =
+    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+
+[[noreturn]] void fail(const std::string& text) {
+  std::fprintf(stderr, "verbs_check: %s\n", text.c_str());
+  std::_Exit(1);
+}
+
+std::string error_text(int error) { return std::generic_category().message(error); }
+
+void require(bool condition, const std::string& text) {
+  if (!condition) {
+    fail(text);
+  }
+}
+
+template <class T>
+T* require_made(T* object, const char* call) {
+  require(object != nullptr, std::string(call) + ": " + error_text(errno));
+  return object;
+}
+
+// One side of a connection: a NIC opened, a buffer registered, one QP.
+struct Side {
+  ibv_context* context = nullptr;
+  ibv_pd* pd = nullptr;
+  ibv_cq* cq = nullptr;
+  ibv_qp* qp = nullptr;
+  ibv_mr* mr = nullptr;
+  std::vector<std::uint8_t> bytes;
+
+  Side() = default;
+  Side(const Side&) = delete;
+  Side& operator=(const Side&) = delete;
+  ~Side() {
+    destroy_qp();
+    require(ibv_dereg_mr(mr) == 0, "ibv_dereg_mr");
+    require(ibv_destroy_cq(cq) == 0, "ibv_destroy_cq");
+    require(ibv_dealloc_pd(pd) == 0, "ibv_dealloc_pd");
+    require(ibv_close_device(context) == 0, "ibv_close_device");
+  }
+  void destroy_qp() {
+    if (qp != nullptr) {
+      require(ibv_destroy_qp(qp) == 0, "ibv_destroy_qp");
+      qp = nullptr;
+    }
+  }
+  [[nodiscard]] std::uint64_t address(std::size_t offset) const {
+    return reinterpret_cast<std::uint64_t>(bytes.data() + offset);
+  }
+  [[nodiscard]] ibv_sge sge(std::size_t offset, std::size_t length) const {
+    return {address(offset), static_cast<std::uint32_t>(length), mr->lkey};
+  }
+};
+
+ibv_context* open_nic(std::string_view name) {
+  int count = 0;
+  ibv_device** list = require_made(ibv_get_device_list(&count), "ibv_get_device_list");
+  ibv_context* context = nullptr;
+  for (int i = 0; i < count; ++i) {
+    if (name == ibv_get_device_name(list[i])) {
+      context = require_made(ibv_open_device(list[i]), "ibv_open_device");
+    }
+  }
+  ibv_free_device_list(list);
+  require(context != nullptr, "no device " + std::string(name));
+  return context;
+}
+
+void open(Side& side, std::string_view nic, unsigned rights = kAllRights) {
+  side.bytes.resize(kBufferBytes);
+  side.context = open_nic(nic);
+  side.pd = require_made(ibv_alloc_pd(side.context), "ibv_alloc_pd");
+  side.cq = require_made(ibv_create_cq(side.context, 4 * kQueueDepth, nullptr, nullptr, 0), "ibv_create_cq");
+  side.mr = require_made(ibv_reg_mr(side.pd, side.bytes.data(), side.bytes.size(), rights), "ibv_reg_mr");
+  ibv_qp_init_attr init{};
+  init.send_cq = init.recv_cq = side.cq;
+  init.qp_type = IBV_QPT_RC;
+  init.cap.max_send_wr = init.cap.max_recv_wr = kQueueDepth;
+  init.cap.max_send_sge = init.cap.max_recv_sge = 4;
+  init.cap.max_inline_data = 64;
+  side.qp = require_made(ibv_create_qp(side.pd, &init), "ibv_create_qp");
+}
+
+struct ConnectionOptions {
+  ibv_mtu mtu = IBV_MTU_1024;
+  std::uint8_t timeout = 12;  // 4.096 us x 2^12 = 17 ms
+  std::uint8_t retry_count = 7;
+  std::uint8_t rnr_retry = 7;
+  std::uint32_t first_psn = 0xFFFFF0;  // wraps after 16 packets
+};
+
+void to_rts(Side& side, Side& peer, const ConnectionOptions& options) {
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_INIT;
+  attr.port_num = 1;
+  attr.qp_access_flags = kAllRights;
+  require(ibv_modify_qp(side.qp, &attr,
+                        IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0,
+          "to INIT");
+
+  ibv_gid peer_gid{};
+  require(ibv_query_gid(peer.context, 1, kIpv4GidIndex, &peer_gid) == 0, "ibv_query_gid");
+  attr = {};
+  attr.qp_state = IBV_QPS_RTR;
+  attr.path_mtu = options.mtu;
+  attr.dest_qp_num = peer.qp->qp_num;
+  attr.rq_psn = options.first_psn;
+  attr.max_dest_rd_atomic = 4;
+  attr.min_rnr_timer = 1;  // 10 us
+  attr.ah_attr.is_global = 1;
+  attr.ah_attr.port_num = 1;
+  attr.ah_attr.grh.dgid = peer_gid;
+  attr.ah_attr.grh.sgid_index = kIpv4GidIndex;
+  attr.ah_attr.grh.hop_limit = 64;
+  require(ibv_modify_qp(side.qp, &attr,
+                        IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                            IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0,
+          "to RTR");
+  attr = {};
+  attr.qp_state = IBV_QPS_RTS;
+  attr.timeout = options.timeout;
+  attr.retry_cnt = options.retry_count;
+  attr.rnr_retry = options.rnr_retry;
+  attr.sq_psn = options.first_psn;
+  attr.max_rd_atomic = 4;
+  require(ibv_modify_qp(side.qp, &attr,
+                        IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+                            IBV_QP_MAX_QP_RD_ATOMIC) == 0,
+          "to RTS");
+}
+
+struct Connection {
+  Side requester, responder;
+  explicit Connection(const ConnectionOptions& options = {}, unsigned responder_rights = kAllRights) {
+    open(requester, "rxe1");
+    open(responder, "rxe0", responder_rights);
+    to_rts(requester, responder, options);
+    to_rts(responder, requester, options);
+  }
+};
+
+ibv_wc completion(Side& side, const std::string& of) {
+  ibv_wc wc{};
+  const auto limit = Clock::now() + kCompletionLimit;
+  for (;;) {
+    const int count = ibv_poll_cq(side.cq, 1, &wc);
+    require(count >= 0, "ibv_poll_cq while waiting for " + of);
+    if (count == 1) {
+      return wc;
+    }
+    require(Clock::now() < limit, "no completion of " + of);
+    usleep(20);
+  }
+}
+
+ibv_wc expect(Side& side, ibv_wc_status status, const std::string& of) {
+  const ibv_wc wc = completion(side, of);
+  require(wc.status == status, of + ": completed with '" + ibv_wc_status_str(wc.status) + "', expected '" +
+                                   ibv_wc_status_str(status) + "'");
+  return wc;
+}
+
+void expect_no_completion(Side& side, const std::string& when) {
+  ibv_wc wc{};
+  require(ibv_poll_cq(side.cq, 1, &wc) == 0, "a completion too many " + when);
+}
+
+ibv_send_wr request(ibv_wr_opcode opcode, std::span<ibv_sge> sges) {
+  ibv_send_wr wr{};
+  wr.wr_id = 0x5EED;
+  wr.opcode = opcode;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  wr.sg_list = sges.data();
+  wr.num_sge = static_cast<int>(sges.size());
+  return wr;
+}
+
+void post(Side& side, ibv_send_wr& wr, const std::string& what) {
+  ibv_send_wr* bad = nullptr;
+  const int error = ibv_post_send(side.qp, &wr, &bad);
+  require(error == 0, what + ": ibv_post_send: " + error_text(error));
+}
+
+void post_receive(Side& side, ibv_sge sge) {
+  ibv_recv_wr wr{};
+  ibv_recv_wr* bad = nullptr;
+  wr.wr_id = 0xFEED;
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  const int error = ibv_post_recv(side.qp, &wr, &bad);
+  require(error == 0, std::string("ibv_post_recv: ") + error_text(error));
+}
+
+void fill(std::vector<std::uint8_t>& bytes, std::uint32_t seed) {
+  std::mt19937 dice(seed);
+  std::generate(bytes.begin(), bytes.end(), [&] { return static_cast<std::uint8_t>(dice()); });
+}
+
+// The target range equals the source range, and no byte outside of the target range has changed.
+void require_moved(const Side& from, std::size_t source, const Side& to,
+                   const std::vector<std::uint8_t>& before, std::size_t target, std::size_t length,
+                   const std::string& what) {
+  require(std::memcmp(from.bytes.data() + source, to.bytes.data() + target, length) == 0,
+          what + ": wrong data");
+  require(std::memcmp(before.data(), to.bytes.data(), target) == 0,
+          what + ": bytes before the target changed");
+  require(std::memcmp(before.data() + target + length, to.bytes.data() + target + length,
+                      before.size() - target - length) == 0,
+          what + ": bytes behind the target changed");
+}
+
+struct Operation {
+  const char* name;
+  ibv_wr_opcode opcode;
+  bool takes_receive, has_immediate;
+};
+
+constexpr std::array kDataOperations{
+    Operation{"SEND", IBV_WR_SEND, true, false},
+    Operation{"SEND with immediate", IBV_WR_SEND_WITH_IMM, true, true},
+    Operation{"RDMA WRITE", IBV_WR_RDMA_WRITE, false, false},
+    Operation{"RDMA WRITE with immediate", IBV_WR_RDMA_WRITE_WITH_IMM, true, true},
+    Operation{"RDMA READ", IBV_WR_RDMA_READ, false, false},
+};
+
+void move_once(Connection& connection, const Operation& operation, std::size_t length, std::uint32_t seed) {
+  Side& requester = connection.requester;
+  Side& responder = connection.responder;
+  const std::string what =
+      std::string(operation.name) + " of " + std::to_string(length) + " bytes, seed " + std::to_string(seed);
+  const std::size_t source = 64 + seed % 7;  // unaligned now and then
+  const std::size_t target = 128 + seed % 5;
+  fill(requester.bytes, seed);
+  fill(responder.bytes, seed + 1);
+  const bool is_read = operation.opcode == IBV_WR_RDMA_READ;
+  Side& to = is_read ? requester : responder;
+  Side& from = is_read ? responder : requester;
+  const std::vector<std::uint8_t> before = to.bytes;
+
+  const bool receive_has_data = operation.opcode == IBV_WR_SEND || operation.opcode == IBV_WR_SEND_WITH_IMM;
+  if (operation.takes_receive) {
+    post_receive(responder, responder.sge(target, receive_has_data ? length : 0));
+  }
+  ibv_sge sge = requester.sge(is_read ? target : source, length);
+  ibv_send_wr wr = request(operation.opcode, {&sge, 1});
+  const std::uint32_t immediate = 0xC0FFEE00U + seed % 100;
+  wr.imm_data = htobe32(immediate);
+  wr.wr.rdma.remote_addr = responder.address(is_read ? source : target);
+  wr.wr.rdma.rkey = responder.mr->rkey;
+  post(requester, wr, what);
+
+  const ibv_wc sent = expect(requester, IBV_WC_SUCCESS, what);
+  require(sent.wr_id == 0x5EED && sent.qp_num == requester.qp->qp_num, what + ": wrong wr_id or qp_num");
+  if (operation.takes_receive) {
+    const ibv_wc got = expect(responder, IBV_WC_SUCCESS, what + " at the responder");
+    require(got.wr_id == 0xFEED, what + ": wrong wr_id of the receive");
+    require(got.byte_len == length, what + ": byte_len " + std::to_string(got.byte_len));
+    require(((got.wc_flags & IBV_WC_WITH_IMM) != 0) == operation.has_immediate,
+            what + ": wrong immediate flag");
+    require(!operation.has_immediate || be32toh(got.imm_data) == immediate, what + ": wrong immediate data");
+  }
+  require_moved(from, source, to, before, target, length, what);
+}
+
+void atomics(Connection& connection) {
+  Side& requester = connection.requester;
+  Side& responder = connection.responder;
+  std::uint64_t expected = 0x0123456789ABCDEFULL;
+  std::memcpy(responder.bytes.data() + 256, &expected, 8);
+  for (int round = 0; round < 20; ++round) {
+    const bool swap = round % 2 == 1;
+    const bool matches = round % 4 == 1;
+    ibv_sge sge = requester.sge(512, 8);
+    ibv_send_wr wr = request(swap ? IBV_WR_ATOMIC_CMP_AND_SWP : IBV_WR_ATOMIC_FETCH_AND_ADD, {&sge, 1});
+    wr.wr.atomic.remote_addr = responder.address(256);
+    wr.wr.atomic.rkey = responder.mr->rkey;
+    wr.wr.atomic.compare_add = swap ? (matches ? expected : ~expected) : 0xFFFFFFFF00000001ULL;
+    wr.wr.atomic.swap = 0x1111111111111111ULL * static_cast<unsigned long long>(round);
+    post(requester, wr, "atomic");
+    expect(requester, IBV_WC_SUCCESS, "atomic");
+    std::uint64_t original = 0;
+    std::uint64_t now = 0;
+    std::memcpy(&original, requester.bytes.data() + 512, 8);
+    std::memcpy(&now, responder.bytes.data() + 256, 8);
+    require(original == expected, "atomic: wrong original value");
+    expected = swap ? (matches ? wr.wr.atomic.swap : expected) : expected + wr.wr.atomic.compare_add;
+    require(now == expected, "atomic: wrong new value");
+  }
+}
+
+// Gathers from four pieces, with a piece of nothing among them, and inline data.
+void pieces(Connection& connection) {
+  Side& requester = connection.requester;
+  Side& responder = connection.responder;
+  fill(requester.bytes, 77);
+  fill(responder.bytes, 78);
+  std::vector<ibv_sge> sges{requester.sge(10, 1000), requester.sge(5000, 1), requester.sge(9000, 3333),
+                            requester.sge(20000, 3)};
+  ibv_send_wr wr = request(IBV_WR_RDMA_WRITE, sges);
+  wr.wr.rdma.remote_addr = responder.address(3);
+  wr.wr.rdma.rkey = responder.mr->rkey;
+  post(requester, wr, "gathering WRITE");
+  expect(requester, IBV_WC_SUCCESS, "gathering WRITE");
+  std::size_t at = 3;
+  for (const ibv_sge& sge : sges) {
+    require(
+        std::memcmp(responder.bytes.data() + at, reinterpret_cast<const void*>(sge.addr), sge.length) == 0,
+        "gathering WRITE: wrong data");
+    at += sge.length;
+  }
+
+  std::array<std::uint8_t, 64> small{};
+  small.fill(0xA5);
+  ibv_sge sge{reinterpret_cast<std::uint64_t>(small.data()), small.size(), 0};  // inline needs no key
+  wr = request(IBV_WR_RDMA_WRITE, {&sge, 1});
+  wr.send_flags |= IBV_SEND_INLINE;
+  wr.wr.rdma.remote_addr = responder.address(100000);
+  wr.wr.rdma.rkey = responder.mr->rkey;
+  post(requester, wr, "inline WRITE");
+  small.fill(0);  // may be reused as soon as the post returns
+  expect(requester, IBV_WC_SUCCESS, "inline WRITE");
+  require(std::all_of(responder.bytes.begin() + 100000, responder.bytes.begin() + 100064,
+                      [](std::uint8_t b) { return b == 0xA5; }),
+          "inline WRITE: wrong data");
+}
+
+// Every operation, in one packet, two, three and many: each RC opcode goes over the wire, both ways.
+void check_operations() {
+  constexpr std::array kMtus{IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096};
+  std::uint32_t seed = 1;
+  for (const ibv_mtu mtu : kMtus) {
+    const std::size_t mtu_bytes = std::size_t{128} << mtu;
+    ConnectionOptions options;
+    options.mtu = mtu;
+    Connection connection(options);
+    for (const Operation& operation : kDataOperations) {
+      for (const std::size_t length :
+           {std::size_t{0}, std::size_t{1}, std::size_t{7}, mtu_bytes - 1, mtu_bytes, mtu_bytes + 1,
+            2 * mtu_bytes, 2 * mtu_bytes + 3, 5 * mtu_bytes + 2}) {
+        move_once(connection, operation, length, seed++);
+      }
+    }
+    atomics(connection);
+    pieces(connection);
+    expect_no_completion(connection.requester, "at the requester");
+    expect_no_completion(connection.responder, "at the responder");
+  }
+  ConnectionOptions options;
+  options.mtu = IBV_MTU_4096;
+  Connection connection(options);
+  for (const Operation& operation : kDataOperations) {
+    move_once(connection, operation, (std::size_t{1} << 20) + 5, seed++);
+  }
+}
+
+// The error comes as the first completion, everything behind it is flushed, and the QP is in the error state.
+void expect_error(Connection& connection, ibv_send_wr wr, ibv_wc_status status, const std::string& what) {
+  Side& requester = connection.requester;
+  ibv_sge sge = requester.sge(0, 8);
+  ibv_send_wr behind = request(IBV_WR_RDMA_WRITE, {&sge, 1});
+  behind.wr.rdma.remote_addr = connection.responder.address(0);
+  behind.wr.rdma.rkey = connection.responder.mr->rkey;
+  behind.send_flags = 0;  // an error completes, signaled or not
+  wr.next = &behind;
+  post(requester, wr, what);
+  expect(requester, status, what);
+  expect(requester, IBV_WC_WR_FLUSH_ERR, what + ", the request behind it");
+  ibv_qp_attr attr{};
+  ibv_qp_init_attr init{};
+  require(ibv_query_qp(requester.qp, &attr, IBV_QP_STATE, &init) == 0, "ibv_query_qp");
+  require(attr.qp_state == IBV_QPS_ERR, what + ": the QP is in state " + std::to_string(attr.qp_state));
+}
+
+ibv_send_wr write_request(Connection& connection, ibv_sge& sge) {
+  ibv_send_wr wr = request(IBV_WR_RDMA_WRITE, {&sge, 1});
+  wr.wr.rdma.remote_addr = connection.responder.address(0);
+  wr.wr.rdma.rkey = connection.responder.mr->rkey;
+  return wr;
+}
+
+void check_errors() {
+  {
+    Connection connection;
+    ibv_sge sge = connection.requester.sge(0, 64);
+    sge.lkey ^= 0x5A5A5A;
+    expect_error(connection, write_request(connection, sge), IBV_WC_LOC_PROT_ERR, "a bad lkey");
+  }
+  {
+    Connection connection;
+    ibv_sge sge = connection.requester.sge(kBufferBytes - 32, 64);
+    expect_error(connection, write_request(connection, sge), IBV_WC_LOC_PROT_ERR,
+                 "a piece beyond its region");
+  }
+  for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ}) {
+    Connection connection;
+    ibv_sge sge = connection.requester.sge(0, 64);
+    ibv_send_wr wr = write_request(connection, sge);
+    wr.opcode = opcode;
+    wr.wr.rdma.rkey ^= 0x5A5A5A;
+    expect_error(connection, wr, IBV_WC_REM_ACCESS_ERR, "a bad rkey");
+  }
+  {
+    Connection connection;
+    ibv_sge sge = connection.requester.sge(0, 64);
+    ibv_send_wr wr = write_request(connection, sge);
+    wr.wr.rdma.remote_addr += kBufferBytes - 32;
+    expect_error(connection, wr, IBV_WC_REM_ACCESS_ERR, "a WRITE beyond the remote region");
+  }
+  for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD}) {
+    Connection connection({}, IBV_ACCESS_LOCAL_WRITE);
+    ibv_sge sge = connection.requester.sge(0, 8);
+    ibv_send_wr wr = write_request(connection, sge);
+    wr.opcode = opcode;
+    if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+      wr.wr.atomic.remote_addr = connection.responder.address(0);
+      wr.wr.atomic.rkey = connection.responder.mr->rkey;
+    }
+    expect_error(connection, wr, IBV_WC_REM_ACCESS_ERR, "an operation that the region does not allow");
+  }
+  {
+    Connection connection;
+    post_receive(connection.responder, connection.responder.sge(0, 16));
+    ibv_sge sge = connection.requester.sge(0, 64);
+    expect_error(connection, request(IBV_WR_SEND, {&sge, 1}), IBV_WC_REM_INV_REQ_ERR,
+                 "a SEND longer than the receive");
+    expect(connection.responder, IBV_WC_LOC_LEN_ERR, "the receive that was too short");
+  }
+  {
+    ConnectionOptions options;
+    options.rnr_retry = 2;
+    Connection connection(options);
+    ibv_sge sge = connection.requester.sge(0, 64);
+    expect_error(connection, request(IBV_WR_SEND, {&sge, 1}), IBV_WC_RNR_RETRY_EXC_ERR,
+                 "a SEND without a receive");
+  }
+  {
+    ConnectionOptions options;
+    options.timeout = 8;  // 1 ms
+    options.retry_count = 2;
+    Connection connection(options);
+    connection.responder.destroy_qp();
+    ibv_sge sge = connection.requester.sge(0, 64);
+    expect_error(connection, write_request(connection, sge), IBV_WC_RETRY_EXC_ERR, "a peer QP that is gone");
+  }
+  {  // To ERR by modify: posted receives are flushed.
+    Connection connection;
+    post_receive(connection.responder, connection.responder.sge(0, 16));
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_ERR;
+    require(ibv_modify_qp(connection.responder.qp, &attr, IBV_QP_STATE) == 0, "to ERR");
+    expect(connection.responder, IBV_WC_WR_FLUSH_ERR, "a receive of a QP moved to ERR");
+  }
+}
+
+// What this release does not have is refused with an errno, and the context works on.
+void check_refusals() {
+  Connection connection;
+  Side& side = connection.requester;
+  const auto refused = [](const void* object, const char* what) {
+    require(object == nullptr, std::string(what) + " was not refused");
+    require(errno != 0, std::string(what) + " was refused without an errno");
+    std::printf("%s: %s\n", what, error_text(errno).c_str());
+  };
+  for (const ibv_qp_type type : {IBV_QPT_UC, IBV_QPT_UD}) {
+    ibv_qp_init_attr init{};
+    init.send_cq = init.recv_cq = side.cq;
+    init.qp_type = type;
+    init.cap = {
+        .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 0};
+    errno = 0;
+    refused(ibv_create_qp(side.pd, &init), type == IBV_QPT_UC ? "a UC QP" : "a UD QP");
+  }
+  ibv_srq_init_attr srq{};
+  srq.attr.max_wr = 16;
+  srq.attr.max_sge = 1;
+  errno = 0;
+  refused(ibv_create_srq(side.pd, &srq), "an SRQ");
+  errno = 0;
+  refused(ibv_alloc_mw(side.pd, IBV_MW_TYPE_1), "a memory window");
+
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_INIT;
+  require(ibv_modify_qp(side.qp, &attr, IBV_QP_STATE) == EINVAL, "RTS to INIT was not refused with EINVAL");
+  require(ibv_destroy_cq(side.cq) == EBUSY, "destroying a CQ with a live QP was not refused with EBUSY");
+  require(ibv_dealloc_pd(side.pd) == EBUSY, "deallocating a PD with a live QP was not refused with EBUSY");
+  move_once(connection, kDataOperations[2], 5000, 4711);
+}
+
+// Garbage in everything that is shared with the daemon, then doorbells. Nothing is asked of this process's
+// own connections afterwards; the caller looks whether the daemon and its other clients still work.
+void write_garbage(std::uint32_t seed) {
+  auto* connection = new Connection();  // never destroyed: its destructor expects a sane daemon side
+  std::mt19937 dice(seed);
+  struct Mapping {
+    std::uintptr_t begin, end;
+  };
+  std::vector<Mapping> mappings;
+  std::FILE* maps = require_made(std::fopen("/proc/self/maps", "re"), "/proc/self/maps");
+  std::array<char, 512> line{};
+  while (std::fgets(line.data(), line.size(), maps) != nullptr) {
+    char* rest = nullptr;  // "begin-end rights ..."
+    const std::uintptr_t begin = std::strtoul(line.data(), &rest, 16);
+    const std::uintptr_t end = *rest == '-' ? std::strtoul(rest + 1, &rest, 16) : begin;
+    if (end > begin && std::string_view(rest).substr(0, 5) == " rw-s") {
+      mappings.push_back({begin, end});
+    }
+  }
+  std::fclose(maps);
+  require(!mappings.empty(), "this process shares no memory with the daemon: the test would prove nothing");
+  for (int round = 0; round < 200; ++round) {
+    for (const Mapping& mapping : mappings) {
+      const std::size_t words = std::min((mapping.end - mapping.begin) / 4, kGarbageWords);
+      auto* memory = reinterpret_cast<volatile std::uint32_t*>(mapping.begin);
+      const bool all = round % 10 == 0;
+      for (std::size_t i = 0; i < (all ? words : 64); ++i) {
+        const std::size_t at = all ? i : dice() % std::min<std::size_t>(words, 1024);
+        memory[at] = static_cast<std::uint32_t>(dice() % 4 == 0 ? dice() % 256 : dice());
+      }
+    }
+    for (Side* side : {&connection->requester, &connection->responder}) {
+      // The provider's own doorbell: {command, words in and out, response, QP handle, nothing to post}.
+      struct {
+        std::uint32_t command;
+        std::uint16_t in_words, out_words;
+        std::uint64_t response;
+        std::uint32_t qp_handle, wr_count, sge_count, wqe_size;
+      } doorbell{IB_USER_VERBS_CMD_POST_SEND, sizeof(doorbell) / 4, 1, 0, side->qp->handle, 0, 0, 64};
+      std::uint32_t response = 0;
+      doorbell.response = reinterpret_cast<std::uint64_t>(&response);
+      // Its answer does not matter: the QP's state in the shared page is garbage, too.
+      [[maybe_unused]] const ssize_t answer = write(side->context->cmd_fd, &doorbell, sizeof(doorbell));
+    }
+    usleep(1000);
+  }
+  std::_Exit(0);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string_view what = argc > 1 ? argv[1] : "";
+  if (what == "operations") {
+    check_operations();
+  } else if (what == "errors") {
+    check_errors();
+  } else if (what == "refusals") {
+    check_refusals();
+  } else if (what == "garbage" && argc == 3) {
+    write_garbage(static_cast<std::uint32_t>(std::strtoul(argv[2], nullptr, 10)));
+  } else {
+    std::fprintf(stderr, "usage: verbs_check operations | errors | refusals | garbage SEED\n");
+    return 2;
+  }
+  std::printf("verbs_check %s: all as expected\n", argv[1]);
+  return 0;
+}
