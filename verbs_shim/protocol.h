@@ -21,6 +21,7 @@ enum class MessageKind : std::uint16_t {
   kUverbs = 2,      // UverbsRequest + raw command -> UverbsReply + raw response, 0 or 1 fd
   kAdmin = 3,       // JSON text -> JSON text (error 0) or a sentence (error != 0); 0 or 1 fd with the request
   kLifeline = 4,    // no payload -> no payload; afterwards the connection only tells by its end that the other side died
+  kCloseDevice = 5, // no payload -> no payload, once nothing of the context's process is touched any more (before execve)
 };
 
 struct MessageHeader {
@@ -61,7 +62,8 @@ struct UverbsReply {
   std::uint32_t reserved = 0;
 };
 
-// Admin requests are JSON objects with "op":
+// Admin requests are JSON objects with "op". A result that does not fit a message comes as a memfd that holds the text,
+// and the payload is empty:
 //   {"op":"ping"}                                  -> {"pid":N,"version":"0.1.0","nics":[{"name","ip":[...],"mac","port"}...]}
 //   {"op":"view","nics":["rxe0"]}                  -> {"path":"/.../view"}: a sysfs tree that shows these NICs only; [] = all
 //   {"op":"show","what":"nic|qp|mr|cq|counters|all|daemon"} -> {"nics":[...],"contexts":[...],"qps":[...],"mrs":[...],"cqs":[...],

@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "emulator/command.h"
@@ -59,11 +60,18 @@ struct ServerConfig {
   std::vector<std::uint32_t> allow_uids, allow_gids;  // beside our own uid
   std::int64_t idle_exit_ms = -1;      // private daemon: end this long after the last client left; -1 = never
   std::uint32_t max_clients = 1024;
+  // A call into a client's memory that takes longer is reported, and the client killed (memory that never answers:
+  // userfaultfd, FUSE); -1 = never.
+  std::int64_t memory_stall_report_ms = 2000;
+  std::int64_t memory_stall_kill_ms = 30000;
+  // One sentence per noteworthy thing, at most a few a second; on the control thread.
+  std::function<void(std::string_view)> log;
 };
 
 class ControlServer {
  public:
-  // Binds the socket; throws std::system_error with a sentence if it cannot. `links` and `capture` outlive it.
+  // Binds the socket; throws std::system_error with a sentence if it cannot. `links` and `capture` outlive it. Ignores
+  // SIGPIPE and raises the soft limit of open files to the hard one, for the whole process.
   ControlServer(ServerConfig config, std::vector<ShardLink*> links, CaptureControl& capture);
   ~ControlServer();
   ControlServer(const ControlServer&) = delete;
