@@ -1,0 +1,269 @@
+#include "dpdk_port/capture.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <limits>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "dpdk_port/pcapng.h"
+
+namespace roci::dpdk_port {
+namespace {
+
+using Clock = std::chrono::steady_clock;  // the clock of emulator::Time in the daemon
+
+std::uint64_t wall_ns() {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
+}
+
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
+}
+
+std::string comment(Fate fate) {
+  if (fate == Fate::kNobody) return "no_station: no NIC of the fabric has this destination MAC";
+  if (fate == Fate::kQueueFull) return "queue_full: the receiver's input queue was full";
+  const auto reason = static_cast<std::size_t>(fate);
+  if (reason == 0 || reason >= emulator::kDropReasonCount) return {};
+  return fmt::format("{}: {}", emulator::kDropReasonNames[reason], emulator::kDropReasonSentences[reason]);
+}
+
+// A pipe is opened anew without blocking, so that one nobody reads from cannot hold the writer for ever.
+int without_blocking(int fd) {
+  struct stat status {};
+  if (fstat(fd, &status) != 0 || !S_ISFIFO(status.st_mode)) return fd;
+  const int own = open(fmt::format("/proc/self/fd/{}", fd).c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+  if (own < 0) return fd;
+  close(fd);
+  return own;
+}
+
+}  // namespace
+
+// One pcapng file being written.
+struct CaptureHub::File {
+  static constexpr std::size_t kBufferBytes = 256 * 1024;  // stays in the cache on its way to write()
+
+  ~File() {
+    if (fd >= 0) close(fd);
+  }
+
+  // Bit n: NIC n.
+  [[nodiscard]] bool has(emulator::NicId nic) const { return nic != kWire && ((nics >> nic.index) & 1) != 0; }
+  // The interface a frame is shown on: its receiver's, or its sender's where the receiver is not of interest.
+  [[nodiscard]] emulator::NicId shown_on(emulator::NicId from, emulator::NicId to) const {
+    return has(to) ? to : has(from) ? from : kWire;
+  }
+
+  void flush(emulator::Duration patience) {
+    std::size_t at = 0;
+    while (!broken && at < buffer.size()) {
+      const ssize_t done = write(fd, buffer.data() + at, buffer.size() - at);
+      if (done > 0) {
+        at += static_cast<std::size_t>(done);
+      } else if (done < 0 && errno == EAGAIN) {
+        pollfd waiting{fd, POLLOUT, 0};
+        broken = poll(&waiting, 1, static_cast<int>(patience / std::chrono::milliseconds(1))) <= 0;
+      } else {
+        broken = done == 0 || errno != EINTR;
+      }
+    }
+    totals.bytes += at;
+    if (!broken) {
+      for (std::size_t nic = 0; nic < pending.size(); ++nic) written[nic] += std::exchange(pending[nic], 0);
+    }
+    buffer.clear();
+  }
+
+  std::int64_t id = 0;
+  int fd = -1;
+  std::uint64_t nics = 0;
+  std::uint32_t snap_length_bytes = 0;
+  bool broken = false;              // the file takes no more
+  std::uint64_t start_ns = 0;
+  std::int64_t wall_offset_ns = 0;  // wall clock = emulator::Time + this
+  std::vector<std::byte> buffer;
+  std::vector<std::uint32_t> interface_of;              // by NIC, where has()
+  std::vector<std::uint64_t> seen, written, pending;    // frames by NIC; pending: in the buffer
+  std::vector<std::uint64_t> lost_before;               // of the rings, by NIC, when the capture began
+  Totals totals;
+};
+
+CaptureHub::CaptureHub(Config config) : config_(std::move(config)) {
+  for (std::uint32_t shard = 0; shard < config_.shards; ++shard) taps_.push_back(std::make_unique<CaptureTap>(switch_));
+  writer_ = std::thread([this] { write_loop(); });
+}
+
+CaptureHub::~CaptureHub() {
+  std::vector<std::int64_t> left;
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+    for (const auto& file : files_) left.push_back(file->id);
+  }
+  wake_.notify_all();
+  writer_.join();
+  for (const auto id : left) stop(id);
+}
+
+void CaptureHub::update_switch() {
+  std::uint32_t longest = 0;
+  for (const auto& file : files_) longest = std::max(longest, file->snap_length_bytes);
+  switch_.snap_length_bytes.store(longest);
+  switch_.on.store(!files_.empty());
+}
+
+// Losses of the rings, by the NIC they would have been shown on.
+static std::vector<std::uint64_t> ring_losses(const std::vector<std::unique_ptr<CaptureTap>>& taps, std::size_t nics,
+                                              const std::function<emulator::NicId(emulator::NicId, emulator::NicId)>& shown_on) {
+  std::vector<emulator::NicId> ends{kWire};
+  for (std::size_t nic = 0; nic < nics; ++nic) ends.push_back(emulator::NicId{static_cast<std::uint8_t>(nic)});
+  std::vector<std::uint64_t> lost(nics);
+  for (const auto from : ends) {
+    for (const auto to : ends) {
+      const auto nic = shown_on(from, to);
+      if (nic == kWire) continue;
+      for (const auto& tap : taps) lost[nic.index] += tap->ring().lost(from, to);
+    }
+  }
+  return lost;
+}
+
+std::int64_t CaptureHub::start(int fd, std::uint64_t nics, std::uint32_t snap_length_bytes) {
+  auto file = std::make_unique<File>();
+  file->fd = without_blocking(fd);
+  const std::size_t nic_count = config_.nic_names.size();
+  const std::uint64_t all = nic_count == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << nic_count) - 1;
+  file->nics = nics & all;
+  if (file->nics == 0) return -EINVAL;
+  file->snap_length_bytes = std::clamp(snap_length_bytes == 0 ? kMaxSnapLengthBytes : snap_length_bytes, 64U, kMaxSnapLengthBytes);
+  file->start_ns = wall_ns();
+  file->wall_offset_ns = static_cast<std::int64_t>(file->start_ns) - now_ns();
+  file->seen.resize(nic_count);
+  file->written.resize(nic_count);
+  file->pending.resize(nic_count);
+  file->interface_of.resize(nic_count);
+  pcapng::append_section(file->buffer, config_.application);
+  std::uint32_t interfaces = 0;
+  for (std::size_t nic = 0; nic < nic_count; ++nic) {
+    if (((file->nics >> nic) & 1) == 0) continue;
+    pcapng::append_interface(file->buffer, config_.nic_names[nic], config_.port_names[nic], file->snap_length_bytes);
+    file->interface_of[nic] = interfaces++;
+  }
+
+  const std::lock_guard lock(mutex_);
+  if (files_.size() >= config_.max_captures) return -EBUSY;
+  for (const auto& tap : taps_) {
+    if (!tap->ring().allocate(config_.ring_bytes)) return -ENOMEM;
+  }
+  file->flush(config_.write_patience);
+  if (file->broken) return -EIO;
+  file->lost_before = ring_losses(taps_, nic_count, [&](auto from, auto to) { return file->shown_on(from, to); });
+  file->id = next_id_++;
+  const std::int64_t id = file->id;
+  files_.push_back(std::move(file));
+  update_switch();
+  wake_.notify_all();
+  return id;
+}
+
+CaptureHub::Totals CaptureHub::stop(std::int64_t id) {
+  config_.wait_for_pass();  // what was seen before this call is in the rings now
+  std::unique_lock lock(mutex_);
+  const auto at = std::find_if(files_.begin(), files_.end(), [id](const auto& file) { return file->id == id; });
+  if (at == files_.end()) return {};
+  drain(now_ns(), std::numeric_limits<std::size_t>::max());
+  const std::unique_ptr<File> file = std::move(*at);
+  files_.erase(at);
+  update_switch();
+
+  file->flush(config_.write_patience);
+  const std::uint64_t end_ns = wall_ns();
+  const auto lost = ring_losses(taps_, config_.nic_names.size(), [&](auto from, auto to) { return file->shown_on(from, to); });
+  for (std::size_t nic = 0; nic < lost.size(); ++nic) {
+    if (((file->nics >> nic) & 1) == 0) continue;
+    const std::uint64_t in_rings = lost[nic] - file->lost_before[nic];
+    const std::uint64_t dropped = in_rings + file->seen[nic] - file->written[nic];
+    pcapng::append_statistics(file->buffer,
+                              {file->interface_of[nic], file->start_ns, end_ns, in_rings + file->seen[nic], dropped});
+    file->totals.written += file->written[nic];
+    file->totals.lost += dropped;
+  }
+  file->flush(config_.write_patience);
+  if (files_.empty()) {
+    config_.wait_for_pass();  // and nobody writes to them any more
+    for (const auto& tap : taps_) {
+      while (tap->ring().front() != nullptr) tap->ring().pop();
+      tap->ring().release_pages();
+    }
+  }
+  return file->totals;
+}
+
+void CaptureHub::write_record(const CaptureRing::Record& record) {
+  for (const auto& file : files_) {
+    const auto nic = file->shown_on(record.from, record.to);
+    if (nic == kWire) continue;
+    ++file->seen[nic.index];
+    if (file->broken) continue;
+    pcapng::Packet packet;
+    packet.interface = file->interface_of[nic.index];
+    packet.time_ns = static_cast<std::uint64_t>(record.time_ns + file->wall_offset_ns);
+    packet.original_length_bytes = record.original_bytes;
+    packet.bytes = record.bytes().first(std::min<std::size_t>(record.captured_bytes, file->snap_length_bytes));
+    packet.direction = nic == record.to ? pcapng::Direction::kInbound : pcapng::Direction::kOutbound;
+    const std::string text = comment(record.fate);
+    packet.comment = text;
+    pcapng::append_packet(file->buffer, packet);
+    ++file->pending[nic.index];
+    if (file->buffer.size() >= File::kBufferBytes) file->flush(config_.write_patience);
+  }
+}
+
+// The time up to which every shard has recorded what it ever will.
+std::int64_t CaptureHub::horizon_ns() const {
+  std::int64_t horizon = std::numeric_limits<std::int64_t>::max();
+  if (taps_.size() == 1) return horizon;  // one ring is in order by itself
+  for (const auto& tap : taps_) horizon = std::min(horizon, tap->horizon_ns());
+  return horizon;
+}
+
+// Writes up to `most` of the records not younger than `until_ns`, the oldest first.
+bool CaptureHub::drain(std::int64_t until_ns, std::size_t most) {
+  bool found = false;
+  for (std::size_t count = 0; count < most; ++count) {
+    CaptureTap* oldest = nullptr;
+    for (const auto& tap : taps_) {
+      const auto* record = tap->ring().front();
+      if (record != nullptr && (oldest == nullptr || record->time_ns < oldest->ring().front()->time_ns)) oldest = tap.get();
+    }
+    if (oldest == nullptr || oldest->ring().front()->time_ns > until_ns) break;
+    write_record(*oldest->ring().front());
+    oldest->ring().pop();
+    found = true;
+  }
+  return found;
+}
+
+void CaptureHub::write_loop() {
+  constexpr std::size_t kMostRecords = 4096;  // so that stop() gets its turn
+  std::unique_lock lock(mutex_);
+  while (!ending_) {
+    if (files_.empty()) {
+      wake_.wait(lock, [this] { return ending_ || !files_.empty(); });
+    } else if (!drain(horizon_ns(), kMostRecords)) {
+      for (const auto& file : files_) file->flush(config_.write_patience);
+      wake_.wait_for(lock, config_.write_interval, [this] { return ending_; });
+    }
+  }
+}
+
+}  // namespace roci::dpdk_port

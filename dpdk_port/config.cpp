@@ -1,0 +1,369 @@
+#include "dpdk_port/config.h"
+
+#include <arpa/inet.h>
+#include <net/if.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <functional>
+#include <limits>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+
+#define TOML_EXCEPTIONS 0
+#define TOML_ENABLE_FORMATTERS 0
+#include <toml++/toml.h>
+
+namespace roci::dpdk_port {
+namespace {
+
+using proto::Unexpected;
+
+template <class T>
+std::optional<T> parse_number(std::string_view text, T low, T high) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || value < low || value > high) return {};
+  return value;
+}
+
+std::string parse_mtu(std::string_view text, NicSpec& nic) {
+  const auto mtu = parse_number<std::uint32_t>(text, kMinMtuBytes, kMaxMtuBytes);
+  if (!mtu) return fmt::format("mtu '{}' is not a number from {} to {}", text, kMinMtuBytes, kMaxMtuBytes);
+  nic.mtu_bytes = *mtu;
+  return {};
+}
+
+std::string add_address(std::string_view text, NicSpec& nic) {
+  auto address = parse_address(text);
+  if (!address) return address.error();
+  nic.addresses.push_back(*address);
+  return {};
+}
+
+std::string set_mac(std::string_view text, NicSpec& nic) {
+  auto mac = parse_mac(text);
+  if (!mac) return mac.error();
+  nic.mac = *mac;
+  return {};
+}
+
+// rxe followed by a number: the distribution's rxe provider takes no other name.
+bool is_nic_name(std::string_view name) {
+  return name.size() >= 4 && name.size() <= 15 && name.substr(0, 3) == "rxe" &&
+         std::all_of(name.begin() + 3, name.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+// ---- TOML ------------------------------------------------------------------------------------------
+
+using Setter = std::function<std::string(const toml::node&)>;
+
+std::optional<std::int64_t> integer(const toml::node& node, std::int64_t low, std::int64_t high) {
+  const auto value = node.value_exact<std::int64_t>();
+  if (!value || *value < low || *value > high) return {};
+  return value;
+}
+
+Setter text_setter(std::function<std::string(std::string_view)> set) {
+  return [set = std::move(set)](const toml::node& node) {
+    const auto* text = node.as_string();
+    return text == nullptr ? std::string("must be a text in quotes") : set(text->get());
+  };
+}
+
+// One text, or a list of texts.
+Setter texts_setter(std::function<std::string(std::string_view)> add) {
+  return [add = std::move(add)](const toml::node& node) {
+    if (const auto* text = node.as_string()) return add(text->get());
+    const auto* list = node.as_array();
+    if (list == nullptr) return std::string("must be a text in quotes, or a list of them");
+    for (const auto& element : *list) {
+      const auto* text = element.as_string();
+      if (text == nullptr) return std::string("must be a list of texts in quotes");
+      if (auto error = add(text->get()); !error.empty()) return error;
+    }
+    return std::string();
+  };
+}
+
+Setter ids_setter(std::vector<std::uint32_t>& ids) {
+  return [&ids](const toml::node& node) {
+    const auto* list = node.as_array();
+    if (list == nullptr) return std::string("must be a list of numbers");
+    for (const auto& element : *list) {
+      const auto id = integer(element, 0, std::numeric_limits<std::uint32_t>::max());
+      if (!id) return std::string("must be a list of numbers");
+      ids.push_back(static_cast<std::uint32_t>(*id));
+    }
+    return std::string();
+  };
+}
+
+// Hands each entry of `table` to its setter; "LINE: sentence" of the first error, or empty.
+std::string read_table(const toml::table& table, const std::map<std::string, Setter, std::less<>>& setters) {
+  for (const auto& [key, node] : table) {
+    const auto setter = setters.find(key.str());
+    const auto error = setter == setters.end() ? std::string("unknown key") : setter->second(node);
+    if (!error.empty()) return fmt::format("{}: {}: {}", key.source().begin.line, key.str(), error);
+  }
+  return {};
+}
+
+std::string read_nic(const toml::table& table, NicSpec& nic) {
+  const std::map<std::string, Setter, std::less<>> setters = {
+      {"name",
+       text_setter([&](std::string_view text) {
+         nic.name = text;
+         return is_nic_name(text) ? std::string()
+                                  : fmt::format("NIC name '{}' is not rxe followed by a number", text);
+       })},
+      {"port", text_setter([&](std::string_view text) { return parse_port(text, nic); })},
+      {"ip", texts_setter([&](std::string_view text) { return add_address(text, nic); })},
+      {"mac", text_setter([&](std::string_view text) { return set_mac(text, nic); })},
+      {"mtu",
+       [&](const toml::node& node) {
+         const auto mtu = integer(node, kMinMtuBytes, kMaxMtuBytes);
+         if (!mtu) return fmt::format("must be a number from {} to {}", kMinMtuBytes, kMaxMtuBytes);
+         nic.mtu_bytes = static_cast<std::uint32_t>(*mtu);
+         return std::string();
+       }},
+  };
+  if (auto error = read_table(table, setters); !error.empty()) return error;
+  if (nic.name.empty()) return fmt::format("{}: a NIC needs a name", table.source().begin.line);
+  return {};
+}
+
+// The errors of [[nic]] tables carry a line of their own, so they pass through `failed`.
+std::string read_nics(const toml::node& node, DaemonConfig& config) {
+  const auto* list = node.as_array();
+  if (list == nullptr || !list->is_homogeneous<toml::table>()) {
+    return fmt::format("{}: NICs are written as [[nic]] tables", node.source().begin.line);
+  }
+  for (const auto& element : *list) {
+    NicSpec nic;
+    if (auto error = read_nic(*element.as_table(), nic); !error.empty()) return error;
+    config.nics.push_back(std::move(nic));
+  }
+  return {};
+}
+
+bool is_log_level(std::string_view text) {
+  static constexpr std::string_view kLevels[] = {"trace", "debug", "info", "warning", "error", "off"};
+  return std::find(std::begin(kLevels), std::end(kLevels), text) != std::end(kLevels);
+}
+
+}  // namespace
+
+std::string parse_port(std::string_view text, NicSpec& nic) {
+  if (text == "fabric") {
+    nic.port = PortKind::kFabric;
+    return {};
+  }
+  constexpr std::string_view kPrefix = "af_packet:";
+  if (text.substr(0, kPrefix.size()) == kPrefix) {
+    const auto interface = text.substr(kPrefix.size());
+    if (interface.empty() || interface.size() >= IFNAMSIZ || interface.find_first_of("/,= ") != interface.npos) {
+      return fmt::format("'{}' is not the name of an interface", interface);
+    }
+    nic.port = PortKind::kAfPacket;
+    nic.interface = interface;
+    return {};
+  }
+  return fmt::format("unknown port '{}'; there are fabric and af_packet:INTERFACE", text);
+}
+
+Parsed<emulator::NicAddress> parse_address(std::string_view text) {
+  const auto slash = text.find('/');
+  const std::string host(text.substr(0, slash));
+  emulator::NicAddress address;
+  std::uint8_t longest = 32;
+  in_addr v4{};
+  in6_addr v6{};
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) {
+    address.gid = proto::Gid::from_ipv4(ntohl(v4.s_addr));
+    const std::uint32_t value = address.gid.ipv4();
+    if (value == 0 || value >= 0xE0000000) {
+      return Unexpected{fmt::format("'{}' is not a unicast address", text)};
+    }
+  } else if (inet_pton(AF_INET6, host.c_str(), &v6) == 1) {
+    std::copy(std::begin(v6.s6_addr), std::end(v6.s6_addr), address.gid.bytes.begin());
+    longest = 128;
+    if (v6.s6_addr[0] == 0xFF || address.gid == proto::Gid{} || address.gid.is_ipv4()) {
+      return Unexpected{fmt::format("'{}' is not a unicast IPv6 address", text)};
+    }
+  } else {
+    return Unexpected{fmt::format("'{}' is not an IP address with a prefix length (10.0.0.1/24)", text)};
+  }
+  if (slash == text.npos) return Unexpected{fmt::format("'{}' has no prefix length; write {}/24", text, text)};
+  const auto prefix = parse_number<std::uint8_t>(text.substr(slash + 1), 1, longest);
+  if (!prefix) return Unexpected{fmt::format("the prefix length of '{}' is not 1 to {}", text, longest)};
+  address.prefix_length = *prefix;
+  return address;
+}
+
+Parsed<proto::Mac> parse_mac(std::string_view text) {
+  proto::Mac mac;
+  bool good = text.size() == 17;
+  for (std::size_t i = 0; good && i < 6; ++i) {
+    const char* first = text.data() + 3 * i;
+    const auto [end, error] = std::from_chars(first, first + 2, mac.bytes[i], 16);
+    good = error == std::errc{} && end == first + 2 && (i == 5 || *end == ':');
+  }
+  if (!good) return Unexpected{fmt::format("'{}' is not a MAC address (02:00:00:00:00:01)", text)};
+  if ((mac.bytes[0] & 1) != 0 || mac == proto::Mac{}) {
+    return Unexpected{fmt::format("'{}' is not the MAC address of one station", text)};
+  }
+  return mac;
+}
+
+Parsed<NicSpec> parse_nic(std::string_view text) {
+  NicSpec nic;
+  const auto fail = [&](std::string why) { return Unexpected{fmt::format("--nic '{}': {}", text, why)}; };
+  std::set<std::string_view> seen;
+  for (std::size_t at = 0; at <= text.size();) {
+    const auto comma = std::min(text.find(',', at), text.size());
+    const auto part = text.substr(at, comma - at);
+    if (at == 0) {
+      if (!is_nic_name(part)) return fail(fmt::format("NIC name '{}' is not rxe followed by a number", part));
+      nic.name = part;
+    } else {
+      const auto equals = part.find('=');
+      if (equals == part.npos) return fail(fmt::format("'{}' is not key=value", part));
+      const auto key = part.substr(0, equals);
+      const auto value = part.substr(equals + 1);
+      if (!seen.insert(key).second && key != "ip") return fail(fmt::format("'{}' is given twice", key));
+      std::string error;
+      if (key == "port") error = parse_port(value, nic);
+      else if (key == "ip") error = add_address(value, nic);
+      else if (key == "mac") error = set_mac(value, nic);
+      else if (key == "mtu") error = parse_mtu(value, nic);
+      else error = fmt::format("unknown key '{}'; there are port, ip, mac and mtu", key);
+      if (!error.empty()) return fail(std::move(error));
+    }
+    at = comma + 1;
+  }
+  return nic;
+}
+
+std::string read_toml(std::string_view text, std::string_view name, DaemonConfig& config) {
+  const toml::parse_result parsed = toml::parse(text, name);
+  if (!parsed) {
+    const auto& error = parsed.error();
+    return fmt::format("{}:{}: {}", name, error.source().begin.line, error.description());
+  }
+  std::string nic_error;
+  const std::map<std::string, Setter, std::less<>> setters = {
+      {"socket",
+       text_setter([&](std::string_view value) {
+         config.socket_path = value;
+         return value.empty() ? std::string("must not be empty") : std::string();
+       })},
+      {"log_level",
+       text_setter([&](std::string_view value) {
+         config.log_level = value;
+         return is_log_level(value) ? std::string()
+                                    : fmt::format("unknown log level '{}'", value);
+       })},
+      {"shards",
+       [&](const toml::node& node) {
+         const auto count = integer(node, 1, kMaxShards);
+         if (!count) return fmt::format("must be a number from 1 to {}", kMaxShards);
+         config.shards = static_cast<std::uint32_t>(*count);
+         return std::string();
+       }},
+      {"poll",
+       [&](const toml::node& node) {
+         const auto value = node.value_exact<bool>();
+         config.poll = value.value_or(false);
+         return std::string(value ? "" : "must be true or false");
+       }},
+      {"idle_exit",
+       [&](const toml::node& node) {
+         const auto seconds = integer(node, 0, 86400);
+         if (!seconds) return std::string("must be a number of seconds from 0 to 86400");
+         config.idle_exit_ms = *seconds * 1000;
+         return std::string();
+       }},
+      {"allow_uid", ids_setter(config.allow_uids)},
+      {"allow_gid", ids_setter(config.allow_gids)},
+      {"eal", texts_setter([&](std::string_view value) {
+         config.eal_arguments.emplace_back(value);
+         return std::string();
+       })},
+      {"nic", [&](const toml::node& node) { return nic_error = read_nics(node, config); }},
+  };
+  auto error = read_table(parsed.table(), setters);
+  if (!nic_error.empty()) error = nic_error;
+  return error.empty() ? error : fmt::format("{}:{}", name, error);
+}
+
+std::string check(const DaemonConfig& config) {
+  if (config.nics.empty()) return "no NIC is configured; give --nic or -c FILE (see --help)";
+  if (config.nics.size() > emulator::kMaxNics) {
+    return fmt::format("{} NICs are configured, {} is the most", config.nics.size(), emulator::kMaxNics);
+  }
+  if (!is_log_level(config.log_level)) return fmt::format("unknown log level '{}'", config.log_level);
+  if (config.shards < 1 || config.shards > kMaxShards) {
+    return fmt::format("{} shards are configured; it can be 1 to {}", config.shards, kMaxShards);
+  }
+  std::map<std::string, std::string> owners;  // of names, addresses, MACs, interfaces
+  const auto claim = [&owners](const std::string& what, const std::string& nic) {
+    const auto [owner, is_new] = owners.emplace(what, nic);
+    return is_new ? std::string() : fmt::format("{}: {} is already that of {}", nic, what, owner->second);
+  };
+  for (std::size_t i = 0; i < config.nics.size(); ++i) {
+    const NicSpec& nic = config.nics[i];
+    if (!owners.emplace(nic.name, nic.name).second) return fmt::format("{}: there are two NICs of this name", nic.name);
+    if (nic.port == PortKind::kFabric && nic.addresses.empty()) {
+      return fmt::format("{}: a NIC on the fabric needs an ip=ADDRESS/PREFIX", nic.name);
+    }
+    for (const auto& address : nic.addresses) {
+      if (auto error = claim("address " + to_text(address.gid), nic.name); !error.empty()) return error;
+    }
+    // An interface's MAC is not known yet; it is the interface that two NICs cannot share.
+    if (nic.mac || nic.port == PortKind::kFabric) {
+      const auto mac = nic.mac.value_or(default_mac(i));
+      if (auto error = claim("MAC " + to_text(mac), nic.name); !error.empty()) return error;
+    }
+    if (nic.port == PortKind::kAfPacket) {
+      if (auto error = claim("interface " + nic.interface, nic.name); !error.empty()) return error;
+    }
+  }
+  return {};
+}
+
+proto::Mac default_mac(std::size_t nic_index) {
+  return proto::Mac{{0x02, 0, 0, 0, 0, static_cast<std::uint8_t>(nic_index + 1)}};
+}
+
+std::string to_text(const proto::Mac& mac) {
+  return fmt::format("{:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x}", mac.bytes[0], mac.bytes[1], mac.bytes[2],
+                     mac.bytes[3], mac.bytes[4], mac.bytes[5]);
+}
+
+std::string to_text(const proto::Gid& gid) {
+  char text[INET6_ADDRSTRLEN] = {};
+  const bool v4 = gid.is_ipv4();
+  inet_ntop(v4 ? AF_INET : AF_INET6, gid.bytes.data() + (v4 ? 12 : 0), text, sizeof text);
+  return text;
+}
+
+std::string port_name(const NicSpec& nic) {
+  switch (nic.port) {
+    case PortKind::kFabric: return "fabric";
+    case PortKind::kAfPacket: return "af_packet:" + nic.interface;
+  }
+  std::abort();
+}
+
+std::string default_socket_path() {
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  if (runtime != nullptr && runtime[0] == '/') return fmt::format("{}/rocinante/rocid.sock", runtime);
+  return fmt::format("/tmp/rocinante-{}/rocid.sock", getuid());
+}
+
+}  // namespace roci::dpdk_port

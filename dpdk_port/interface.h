@@ -1,0 +1,48 @@
+// What the kernel knows about a network interface, from rtnetlink, and word of its changes.
+//
+// The af_packet PMD cannot be asked: it claims link up and MTU 1500 whatever the interface has. Not here: setting
+// anything. Errors are sentences for the user. Thread rule: as each member says.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dpdk_port/config.h"
+#include "emulator/engine.h"
+#include "proto/types.h"
+
+namespace roci::dpdk_port {
+
+struct Interface {
+  int index = 0;
+  std::string name;
+  proto::Mac mac;
+  std::uint32_t mtu_bytes = 0;
+  bool is_ethernet = false;
+  bool link_up = false;                           // up and with carrier
+  std::vector<emulator::NicAddress> addresses;    // link-local IPv6 left out: the GID table has its own
+};
+
+// Any thread.
+[[nodiscard]] Parsed<Interface> query_interface(const std::string& name);
+
+// Tells of links going up and down. One thread.
+class LinkMonitor {
+ public:
+  LinkMonitor();
+  ~LinkMonitor();
+  LinkMonitor(const LinkMonitor&) = delete;
+  LinkMonitor& operator=(const LinkMonitor&) = delete;
+
+  [[nodiscard]] int fd() const { return fd_; }  // readable when something changed; -1 if the kernel gives none
+  // Reads what waits; calls for every interface that was reported.
+  void read(const std::function<void(int index, bool link_up)>& changed);
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace roci::dpdk_port
