@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 
 namespace roci::proto {
 
@@ -22,6 +23,14 @@ enum class NakCode : std::uint8_t {
   kRemoteOperationalError = 3,
   kInvalidRdRequest = 4,
 };
+
+// Short names, as text and counters use them.
+inline constexpr std::array<std::string_view, 5> kNakNames = {
+    "psn_sequence_error", "invalid_request", "remote_access_error", "remote_operational_error",
+    "invalid_rd_request"};
+[[nodiscard]] constexpr std::string_view name_of(NakCode code) {
+  return kNakNames[static_cast<std::size_t>(code)];
+}
 
 // End-to-end credits of an ACK, in messages [IBTA 9.7.7.2]: 5-bit code, 31 = the responder sets no limit.
 class CreditCode {
@@ -34,7 +43,8 @@ class CreditCode {
   // The greatest code that grants no more than `messages`.
   [[nodiscard]] static constexpr CreditCode from_messages(std::uint32_t messages) {
     std::uint8_t code = 0;
-    while (code + 1 < kNoLimit && kMessages[code + 1U] <= messages) ++code;
+    while (code + 1 < kNoLimit && kMessages[code + 1U] <= messages)
+      ++code;
     return CreditCode{code};
   }
 
@@ -49,8 +59,8 @@ class CreditCode {
  private:
   // Doubling, and one and a half between the powers of two.
   static constexpr std::array<std::uint32_t, 31> kMessages = {
-      0,   1,   2,   3,    4,    6,    8,    12,   16,   24,   32,    48,    64,    96,    128,  192,
-      256, 384, 512, 768,  1024, 1536, 2048, 3072, 4096, 6144, 8192,  12288, 16384, 24576, 32768};
+      0,   1,   2,   3,   4,    6,    8,    12,   16,   24,   32,   48,    64,    96,    128,  192,
+      256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768};
   std::uint8_t code_ = kNoLimit;
 };
 
@@ -78,7 +88,8 @@ class Syndrome {
       case 1:
         return Kind::kRnrNak;
       case 3:
-        return (byte_ & 0x1F) <= static_cast<std::uint8_t>(NakCode::kInvalidRdRequest) ? Kind::kNak : Kind::kReserved;
+        return (byte_ & 0x1F) <= static_cast<std::uint8_t>(NakCode::kInvalidRdRequest) ? Kind::kNak
+                                                                                       : Kind::kReserved;
       default:
         return Kind::kReserved;
     }

@@ -19,9 +19,7 @@ struct AtomicAckEth {
   [[nodiscard]] static AtomicAckEth parse(std::span<const std::byte, kSize> in) {
     return {load_be64(in.data())};
   }
-  void emit(std::span<std::byte, kSize> out) const {
-    store_be64(out.data(), original_data);
-  }
+  void emit(std::span<std::byte, kSize> out) const { store_be64(out.data(), original_data); }
   bool operator==(const AtomicAckEth&) const = default;
 };
 

@@ -21,7 +21,8 @@ struct AtomicEth {
   std::uint64_t compare_data = 0;
 
   [[nodiscard]] static AtomicEth parse(std::span<const std::byte, kSize> in) {
-    return {load_be64(in.data()), Rkey{load_be32(in.data() + 8)}, load_be64(in.data() + 12), load_be64(in.data() + 20)};
+    return {load_be64(in.data()), Rkey{load_be32(in.data() + 8)}, load_be64(in.data() + 12),
+            load_be64(in.data() + 20)};
   }
   void emit(std::span<std::byte, kSize> out) const {
     store_be64(out.data(), virtual_address);

@@ -1,6 +1,7 @@
 // Ethernet II header and 802.1Q tags.
 //
-// Not here: what stands behind them, and the frame check sequence, which no port delivers. Plain values, no thread rule.
+// Not here: what stands behind them, and the frame check sequence, which no port delivers. Plain values, no
+// thread rule.
 #pragma once
 
 #include "proto/bytes.h"
@@ -57,12 +58,12 @@ struct VlanTag {
 
   [[nodiscard]] static VlanTag parse(std::span<const std::byte, kSize> in) {
     const std::uint16_t control = load_be16(in.data());
-    return {static_cast<std::uint8_t>(control >> 13), (control & 0x1000) != 0, static_cast<std::uint16_t>(control & 0x0FFF),
-            load_be16(in.data() + 2)};
+    return {static_cast<std::uint8_t>(control >> 13), (control & 0x1000) != 0,
+            static_cast<std::uint16_t>(control & 0x0FFF), load_be16(in.data() + 2)};
   }
   void emit(std::span<std::byte, kSize> out) const {
-    store_be16(out.data(), static_cast<std::uint16_t>(((priority & 7U) << 13) | (drop_eligible ? 0x1000U : 0U) |
-                                                      (vlan_id & 0x0FFFU)));
+    store_be16(out.data(), static_cast<std::uint16_t>(((priority & 7U) << 13) |
+                                                      (drop_eligible ? 0x1000U : 0U) | (vlan_id & 0x0FFFU)));
     store_be16(out.data() + 2, ethertype);
   }
   bool operator==(const VlanTag&) const = default;

@@ -1,8 +1,8 @@
 // The transmit path's headers: Ethernet, IP, UDP and BTH of one connection, built once, patched per packet.
 //
-// Per packet only IP length, id and checksum, UDP length, BTH opcode, flags and PSN are written (and for UD the
-// destination QP). Extension headers are emitted by the caller with their own emit(), behind the returned size.
-// Not here: which source port, ECN or hop limit to use (emulator). Plain value, no thread rule.
+// Per packet only IP length, id and checksum, UDP length, BTH opcode, flags and PSN are written (and for UD
+// the destination QP). Extension headers are emitted by the caller with their own emit(), behind the returned
+// size. Not here: which source port, ECN or hop limit to use (emulator). Plain value, no thread rule.
 #pragma once
 
 #include "proto/bth.h"
@@ -46,8 +46,8 @@ class HeaderTemplate {
     bool becn = false;
     std::uint8_t pad_count = 0;
     Psn psn;
-    std::uint16_t ip_identification = 0;   // IPv4 only
-    std::uint16_t bytes_behind_bth = 0;    // extension headers, payload and pad, without the ICRC
+    std::uint16_t ip_identification = 0;  // IPv4 only
+    std::uint16_t bytes_behind_bth = 0;   // extension headers, payload and pad, without the ICRC
   };
 
   HeaderTemplate() = default;
@@ -56,12 +56,14 @@ class HeaderTemplate {
   // For UD, where it changes from packet to packet; a QP of a connection keeps it.
   void set_destination(Qpn destination);
 
-  // Bytes up to and including the BTH: 54 with IPv4, 74 with IPv6, 4 more with a VLAN tag. 0 if default-constructed.
+  // Bytes up to and including the BTH: 54 with IPv4, 74 with IPv6, 4 more with a VLAN tag. 0 if
+  // default-constructed.
   [[nodiscard]] std::size_t size() const { return size_; }
   // Writes size() bytes and returns that; `out` must hold them.
   std::size_t emit(std::span<std::byte> out, const PerPacket& packet) const;
-  // Starts the ICRC from headers written by emit(). `headers` begins at the frame's first byte and may go on behind the
-  // BTH with extension headers (at most Icrc::kMaxHeaderBytes from the IP header on); go on with update().
+  // Starts the ICRC from headers written by emit(). `headers` begins at the frame's first byte and may go on
+  // behind the BTH with extension headers (at most Icrc::kMaxHeaderBytes from the IP header on); go on with
+  // update().
   [[nodiscard]] Icrc icrc_over(std::span<const std::byte> headers) const;
 
  private:

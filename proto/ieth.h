@@ -20,9 +20,7 @@ struct Ieth {
   [[nodiscard]] static Ieth parse(std::span<const std::byte, kSize> in) {
     return {Rkey{load_be32(in.data())}};
   }
-  void emit(std::span<std::byte, kSize> out) const {
-    store_be32(out.data(), rkey.value());
-  }
+  void emit(std::span<std::byte, kSize> out) const { store_be32(out.data(), rkey.value()); }
   bool operator==(const Ieth&) const = default;
 };
 

@@ -1,7 +1,7 @@
 // IPv4 header, the 20 bytes without options.
 //
-// RoCE v2 allows no options [IBTA CA17-3]; header_words is kept for other protocols, whose options are the caller's
-// bytes. Not here: what makes a header acceptable (packet.cpp). Plain value, no thread rule.
+// RoCE v2 allows no options [IBTA CA17-3]; header_words is kept for other protocols, whose options are the
+// caller's bytes. Not here: what makes a header acceptable (packet.cpp). Plain value, no thread rule.
 #pragma once
 
 #include "proto/bytes.h"
@@ -60,8 +60,9 @@ struct Ipv4Header {
     store_u8(at + 1, traffic_class);
     store_be16(at + 2, total_length);
     store_be16(at + 4, identification);
-    store_be16(at + 6, static_cast<std::uint16_t>((reserved_flag ? 0x8000 : 0) | (dont_fragment ? 0x4000 : 0) |
-                                                  (more_fragments ? 0x2000 : 0) | (fragment_offset & 0x1FFF)));
+    store_be16(at + 6,
+               static_cast<std::uint16_t>((reserved_flag ? 0x8000 : 0) | (dont_fragment ? 0x4000 : 0) |
+                                          (more_fragments ? 0x2000 : 0) | (fragment_offset & 0x1FFF)));
     store_u8(at + 8, time_to_live);
     store_u8(at + 9, protocol);
     store_be16(at + 10, checksum);

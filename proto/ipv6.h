@@ -51,7 +51,8 @@ struct Ipv6Header {
   }
   void emit(std::span<std::byte, kSize> out) const {
     std::byte* at = out.data();
-    store_be32(at, (std::uint32_t{version} << 28) | (std::uint32_t{traffic_class} << 20) | (flow_label & 0xFFFFF));
+    store_be32(
+        at, (std::uint32_t{version} << 28) | (std::uint32_t{traffic_class} << 20) | (flow_label & 0xFFFFF));
     store_be16(at + 4, payload_length);
     store_u8(at + 6, next_header);
     store_u8(at + 7, hop_limit);
@@ -59,8 +60,8 @@ struct Ipv6Header {
     store_gid(at + 24, destination);
   }
   // What internet_checksum() of an upper-layer packet starts from.
-  [[nodiscard]] static std::uint32_t pseudo_header_sum(const Gid& source, const Gid& destination, std::uint32_t length_bytes,
-                                                       std::uint8_t next_header) {
+  [[nodiscard]] static std::uint32_t pseudo_header_sum(const Gid& source, const Gid& destination,
+                                                       std::uint32_t length_bytes, std::uint8_t next_header) {
     std::byte raw[kSize];
     store_gid(raw, source);
     store_gid(raw + 16, destination);

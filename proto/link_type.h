@@ -16,7 +16,8 @@ enum class LinkType : std::uint16_t {
   kLinuxCooked2 = 276,
 };
 
-// From a file's link type or from what pcap_datalink() says; no value for one that cannot carry RoCE or is not known.
+// From a file's link type or from what pcap_datalink() says; no value for one that cannot carry RoCE or is
+// not known.
 [[nodiscard]] constexpr std::optional<LinkType> link_type_from_pcap(int number) {
   switch (number) {
     case 1:

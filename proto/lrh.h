@@ -17,8 +17,8 @@ enum class LinkNextHeader : std::uint8_t { kRaw = 0, kIpv6 = 1, kBth = 2, kGrh =
 struct Lrh {
   static constexpr std::size_t kSize = 8;
 
-  std::uint8_t virtual_lane = 0;  // 4 bits; ones in the ICRC
-  std::uint8_t link_version = 0;  // 4 bits
+  std::uint8_t virtual_lane = 0;   // 4 bits; ones in the ICRC
+  std::uint8_t link_version = 0;   // 4 bits
   std::uint8_t service_level = 0;  // 4 bits
   std::uint8_t reserved2 = 0;
   LinkNextHeader next_header = LinkNextHeader::kBth;

@@ -1,9 +1,10 @@
 // A RoCE packet as a value: every header that was present, every bit of it, and the payload as lent bytes.
 //
-// For tools, tests and traces: RoCE v2, RoCE v1 (GRH) and native InfiniBand (LRH), under Ethernet with up to two VLAN
-// tags, Linux cooked captures or nothing. The emulator's receive path uses roce_view.h instead.
-// parse() and emit() are exact inverses: the same bytes come out, damaged ones too, as stored lengths, checksums and
-// ICRC are kept. complete() computes those of a packet made by hand. Plain values, no thread rule.
+// For tools, tests and traces: RoCE v2, RoCE v1 (GRH) and native InfiniBand (LRH), under Ethernet with up to
+// two VLAN tags, Linux cooked captures or nothing. The emulator's receive path uses roce_view.h instead.
+// parse() and emit() are exact inverses: the same bytes come out, damaged ones too, as stored lengths,
+// checksums and ICRC are kept. complete() computes those of a packet made by hand. Plain values, no thread
+// rule.
 #pragma once
 
 #include "proto/aeth.h"
@@ -102,8 +103,9 @@ struct Packet {
 struct Dissection {
   Packet packet;
   ParseError error = ParseError::kNone;
-  // The packet was read to its end and emit() gives the same bytes. Always so with kNone, and with what is wrong but
-  // legible: kReservedOpcode (all behind the BTH is payload), kTransportVersion, kIpChecksum, kMappedAddress.
+  // The packet was read to its end and emit() gives the same bytes. Always so with kNone, and with what is
+  // wrong but legible: kReservedOpcode (all behind the BTH is payload), kTransportVersion, kIpChecksum,
+  // kMappedAddress.
   bool is_complete = false;
 };
 [[nodiscard]] Dissection dissect(std::span<const std::byte> frame, LinkType link);
@@ -124,6 +126,8 @@ struct Dissection {
 
 // Fills in what follows from the rest: Ethertypes, lengths, next headers, IPv4 checksum, pad count and ICRC.
 void complete(Packet& packet);
+// The same without IPv4 checksum and ICRC, which cover what may be altered in between.
+void complete_lengths(Packet& packet);
 
 // A packet of that opcode with its extension headers present and zero, over Ethernet, IPv4 (or IPv6) and UDP.
 enum class IpVersion : std::uint8_t { kIpv4, kIpv6 };

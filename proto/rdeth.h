@@ -20,9 +20,7 @@ struct Rdeth {
   [[nodiscard]] static Rdeth parse(std::span<const std::byte, kSize> in) {
     return {load_u8(in.data()), load_be24(in.data() + 1)};
   }
-  void emit(std::span<std::byte, kSize> out) const {
-    store_8_24(out.data(), reserved8, ee_context);
-  }
+  void emit(std::span<std::byte, kSize> out) const { store_8_24(out.data(), reserved8, ee_context); }
   bool operator==(const Rdeth&) const = default;
 };
 

@@ -1,8 +1,10 @@
-// The receive path's look at one Ethernet / IP / UDP / BTH frame: a few loads, no copy of the payload, no allocation.
+// The receive path's look at one Ethernet / IP / UDP / BTH frame: a few loads, no copy of the payload, no
+// allocation.
 //
 // For the emulator. Tools that must keep every bit, or read RoCE v1 and InfiniBand, use packet.h.
-// Judges framing only. Not judged: destination MAC, addresses, UDP checksum, TTL, DF, ECN, P_Key, payload rule of the
-// opcode, ICRC (icrc_matches() below). The bytes are lent: a view is good as long as the frame is.
+// Judges framing only. Not judged: destination MAC, addresses, UDP checksum, TTL, DF, ECN, P_Key, payload
+// rule of the opcode, ICRC (icrc_matches() below). The bytes are lent: a view is good as long as the frame
+// is.
 #pragma once
 
 #include "proto/aeth.h"
@@ -65,22 +67,25 @@ struct RoceView {
   [[nodiscard]] Reth reth() const { return extension<Reth>(Extension::kReth); }
   [[nodiscard]] AtomicEth atomic_eth() const { return extension<AtomicEth>(Extension::kAtomicEth); }
   [[nodiscard]] Aeth aeth() const { return extension<Aeth>(Extension::kAeth); }
-  [[nodiscard]] AtomicAckEth atomic_ack_eth() const { return extension<AtomicAckEth>(Extension::kAtomicAckEth); }
+  [[nodiscard]] AtomicAckEth atomic_ack_eth() const {
+    return extension<AtomicAckEth>(Extension::kAtomicAckEth);
+  }
   [[nodiscard]] ImmDt imm_dt() const { return extension<ImmDt>(Extension::kImmDt); }
   [[nodiscard]] Ieth ieth() const { return extension<Ieth>(Extension::kIeth); }
 
  private:
   template <class Header>
   [[nodiscard]] Header extension(Extension which) const {
-    const std::byte* at = frame + extension_offset + opcode_info().extension_offset[static_cast<std::size_t>(which)];
+    const std::byte* at =
+        frame + extension_offset + opcode_info().extension_offset[static_cast<std::size_t>(which)];
     return Header::parse(std::span<const std::byte, Header::kSize>{at, Header::kSize});
   }
 };
 
 // kNone if the frame is a sound RoCE v2 packet; `view` is filled then.
-// kReservedOpcode and kTransportVersion: `view` is filled too (so that an ICRC can be checked before a NAK is sent for
-// it); for a reserved opcode all bytes behind the BTH are payload.
-// Any other error: `view` is filled as far as the packet could be read and must not be used.
+// kReservedOpcode and kTransportVersion: `view` is filled too (so that an ICRC can be checked before a NAK is
+// sent for it); for a reserved opcode all bytes behind the BTH are payload. Any other error: `view` is filled
+// as far as the packet could be read and must not be used.
 [[nodiscard]] ParseError parse_roce(std::span<const std::byte> frame, RoceView& view);
 
 // Both for a view that parse_roce() filled.

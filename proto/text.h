@@ -1,8 +1,9 @@
 // A packet as one line of text, readable aloud, and back:
 //   RC_SEND_ONLY from=10.0.0.1 to=10.0.0.2 dqpn=0x11 psn=100 a=1 len=4 data=01020304
 //
-// A field that has its usual value is left out, so what is computed (lengths, checksums, ICRC) shows only when wrong.
-// Not here: sentences for people (tools explain). Allocates; not for the data path. No thread rule.
+// A field that has its usual value is left out, so what is computed (lengths, checksums, ICRC) shows only
+// when wrong. Not here: sentences for people (tools explain). Allocates; not for the data path. No thread
+// rule.
 #pragma once
 
 #include "proto/packet.h"
@@ -50,7 +51,8 @@ struct TextError {
 // Fields left out have their usual value; `len=64` without `data=` is 64 zero bytes.
 [[nodiscard]] Result<OwnedPacket, TextError> from_text(std::string_view line);
 
-// "02:00:00:00:00:01"; "10.0.0.1" for a mapped IPv4 address, else IPv6 notation. The inverses accept just that.
+// "02:00:00:00:00:01"; "10.0.0.1" for a mapped IPv4 address, else IPv6 notation. The inverses accept just
+// that.
 [[nodiscard]] std::string to_text(const Mac& mac);
 [[nodiscard]] std::string to_text(const Gid& gid);
 [[nodiscard]] std::optional<Mac> mac_from_text(std::string_view text);

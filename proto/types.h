@@ -22,12 +22,11 @@ class Psn {
   // Steps from this PSN forward to `other`: -2^23 .. 2^23-1.
   [[nodiscard]] constexpr std::int32_t distance_to(Psn other) const {
     const std::uint32_t steps = (other.value_ - value_) & kMask;
-    return steps < 0x800000 ? static_cast<std::int32_t>(steps)
-                            : static_cast<std::int32_t>(steps) - 0x1000000;
+    return steps < 0x800000 ? static_cast<std::int32_t>(steps) : static_cast<std::int32_t>(steps) - 0x1000000;
   }
   [[nodiscard]] constexpr Psn plus(std::int64_t steps) const {
-    return Psn{static_cast<std::uint32_t>(static_cast<std::uint64_t>(value_) +
-                                          static_cast<std::uint64_t>(steps))};
+    return Psn{
+        static_cast<std::uint32_t>(static_cast<std::uint64_t>(value_) + static_cast<std::uint64_t>(steps))};
   }
   constexpr bool operator==(const Psn&) const = default;
 

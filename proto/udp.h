@@ -1,6 +1,7 @@
 // UDP header; RoCE v2 is destination port 4791 [IBTA CA17-20].
 //
-// Not here: the checksum, which RoCE v2 should send as 0 [IBTA A17.3.2.4] and nobody here judges. Plain value, no thread rule.
+// Not here: the checksum, which RoCE v2 should send as 0 [IBTA A17.3.2.4] and nobody here judges. Plain
+// value, no thread rule.
 #pragma once
 
 #include "proto/bytes.h"
@@ -22,7 +23,8 @@ struct UdpHeader {
   std::uint16_t checksum = 0;
 
   [[nodiscard]] static UdpHeader parse(std::span<const std::byte, kSize> in) {
-    return {load_be16(in.data()), load_be16(in.data() + 2), load_be16(in.data() + 4), load_be16(in.data() + 6)};
+    return {load_be16(in.data()), load_be16(in.data() + 2), load_be16(in.data() + 4),
+            load_be16(in.data() + 6)};
   }
   void emit(std::span<std::byte, kSize> out) const {
     store_be16(out.data(), source_port);

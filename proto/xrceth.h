@@ -20,9 +20,7 @@ struct Xrceth {
   [[nodiscard]] static Xrceth parse(std::span<const std::byte, kSize> in) {
     return {load_u8(in.data()), load_be24(in.data() + 1)};
   }
-  void emit(std::span<std::byte, kSize> out) const {
-    store_8_24(out.data(), reserved8, srq_number);
-  }
+  void emit(std::span<std::byte, kSize> out) const { store_8_24(out.data(), reserved8, srq_number); }
   bool operator==(const Xrceth&) const = default;
 };
 
