@@ -9,6 +9,7 @@
 #include "proto/udp.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 
@@ -20,11 +21,12 @@ constexpr std::size_t kMaxOffset = std::numeric_limits<std::uint16_t>::max();
 
 std::uint16_t offset(std::size_t value) { return static_cast<std::uint16_t>(value); }
 
-Gid mapped_gid(const std::byte* ipv4_address) {
-  Gid gid;
-  gid.bytes[10] = gid.bytes[11] = 0xFF;
+void set_mapped(Gid& gid, const std::byte* ipv4_address) {
+  constexpr std::uint64_t low_zeros = 0;
+  constexpr std::array<std::uint8_t, 4> high_zeros_ones = {0, 0, 0xFF, 0xFF};
+  std::memcpy(gid.bytes.data(), &low_zeros, 8);
+  std::memcpy(gid.bytes.data() + 8, high_zeros_ones.data(), 4);
   std::memcpy(gid.bytes.data() + 12, ipv4_address, 4);
-  return gid;
 }
 
 }  // namespace
@@ -56,7 +58,7 @@ ParseError parse_roce(std::span<const std::byte> frame, RoceView& view) {
   const std::size_t bth = udp + UdpHeader::kSize;
   const std::size_t end = ip + network.end;
   if (end - bth < framing::kMinTransportBytes) return ParseError::kShortBth;
-  view.bth = Bth::parse(frame.subspan(bth).first<Bth::kSize>());
+  view.bth.read(frame.subspan(bth).first<Bth::kSize>());
   const ParseError error = framing::check_transport(frame.subspan(bth, end - bth), view.bth);
   if (!framing::is_legible(error)) return error;
 
@@ -88,8 +90,8 @@ ParseError parse_roce(std::span<const std::byte> frame, RoceView& view) {
     view.dont_fragment = (load_u8(at + ip + 6) & 0x40) != 0;
     view.traffic_class = load_u8(at + ip + 1);
     view.hop_limit = load_u8(at + ip + 8);
-    view.source = mapped_gid(at + ip + 12);
-    view.destination = mapped_gid(at + ip + 16);
+    set_mapped(view.source, at + ip + 12);
+    set_mapped(view.destination, at + ip + 16);
   }
   return error;
 }

@@ -11,8 +11,8 @@ namespace {
 
 // The sample packet of the standard [IBTA Figure 57, Table 29], variant fields already ones.
 const char* const kSample =
-    "f012375c 000e17d2 0a202487 ff87b1b3 000dec2a 0171 0a1c 015d4002 38f27a05 00000000 0e bb884d85"
-    "fd5cfba4 728bc069 0ed4 0000";
+    "f012375c 000e17d2 0a202487 ff87b1b3 000dec2a 01710a1c 015d4002 38f27a05 0000000e"
+    "bb884d85 fd5cfba4 728bc069 0ed40000";
 
 }  // namespace
 

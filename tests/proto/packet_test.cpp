@@ -11,7 +11,7 @@ TEST_CASE("every opcode in every framing: emit and parse are inverses") {
   Dice dice{8};
   for (unsigned value = 0; value < 256; ++value) {
     for (const Shape shape : kShapes) {
-      for (const std::size_t size : {0, 1, 2, 3, 4, 61}) {
+      for (const unsigned size : {0U, 1U, 2U, 3U, 4U, 61U}) {
         INFO("opcode " << value << " shape " << static_cast<int>(shape) << " payload " << size);
         const auto opcode = static_cast<Opcode>(value);
         const bool is_infiniband = shape == Shape::kInfiniBand || shape == Shape::kInfiniBandGrh;
