@@ -29,6 +29,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -195,11 +196,16 @@ def catch2_failed_names(output):
     return list(dict.fromkeys(names))
 
 
+def catch2_spec(name):
+    """The test specification that selects exactly this case."""
+    return re.sub(r"([],[\\])", r"\\\1", name)
+
+
 def count_test(tally, folder, test):
-    name, result, output = test["name"], test["result"], test.get("stdout") or ""
+    name, result, output = test["name"].split(" / ")[-1], test["result"], test.get("stdout") or ""
     everything = output + (test.get("stderr") or "")
     program = os.path.relpath(test["command"][0], TOP)
-    alone = f"meson test -C {folder} --print-errorlogs '{name}'"
+    alone = f"meson test -C {folder} --print-errorlogs {shlex.quote(name)}"
     counts = catch2_counts(output)
     if result == "SKIP":
         lines = everything.strip().splitlines()
@@ -214,12 +220,12 @@ def count_test(tally, folder, test):
         names = catch2_failed_names(output)
         for case in names:
             tally.fails(f"{folder}: {name}: {case}", f"see {LOGS.relative_to(TOP)}/{folder}-unit.log",
-                        f"{program} '{case}'")
+                        f"{program} {shlex.quote(catch2_spec(case))}")
         for _ in range(counts[1] - len(names)):
             tally.fails(f"{folder}: {name}", tail(everything), alone)
     else:
         why = "ran into its time limit" if result == "TIMEOUT" else f"exit status {test.get('returncode')}"
-        tally.fails(f"{folder}: {name}", f"{why}\n{tail(everything)}", alone)
+        tally.fails(f"{folder}: {name}", "\n".join(filter(None, [why, tail(everything)])), alone)
 
 
 def meson_tests(stage, tally, folder, multiplier, env=None):
