@@ -177,7 +177,7 @@ std::int64_t CaptureHub::start(int fd, std::uint64_t nics, std::uint32_t snap_le
 
 CaptureHub::Totals CaptureHub::stop(std::int64_t id) {
   config_.wait_for_pass();  // what was seen before this call is in the rings now
-  std::unique_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   const auto at = std::find_if(files_.begin(), files_.end(), [id](const auto& file) { return file->id == id; });
   if (at == files_.end()) return {};
   drain(now_ns(), std::numeric_limits<std::size_t>::max());

@@ -14,8 +14,6 @@
 
 #include <fmt/format.h>
 
-#define TOML_EXCEPTIONS 0
-#define TOML_ENABLE_FORMATTERS 0
 #include <toml++/toml.h>
 
 namespace roci::dpdk_port {
@@ -250,9 +248,10 @@ Parsed<NicSpec> parse_nic(std::string_view text) {
 }
 
 std::string read_toml(std::string_view text, std::string_view name, DaemonConfig& config) {
-  const toml::parse_result parsed = toml::parse(text, name);
-  if (!parsed) {
-    const auto& error = parsed.error();
+  toml::table table;
+  try {
+    table = toml::parse(text, name);
+  } catch (const toml::parse_error& error) {
     return fmt::format("{}:{}: {}", name, error.source().begin.line, error.description());
   }
   std::string nic_error;
@@ -296,7 +295,7 @@ std::string read_toml(std::string_view text, std::string_view name, DaemonConfig
        })},
       {"nic", [&](const toml::node& node) { return nic_error = read_nics(node, config); }},
   };
-  auto error = read_table(parsed.table(), setters);
+  auto error = read_table(table, setters);
   if (!nic_error.empty()) error = nic_error;
   return error.empty() ? error : fmt::format("{}:{}", name, error);
 }

@@ -1,0 +1,125 @@
+#include "dpdk_port/command_line.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+namespace roci::dpdk_port {
+namespace {
+
+using proto::Unexpected;
+
+constexpr const char* kDescription =
+    "rocid: RoCE v2 network cards in user space. It needs no hardware, kernel module or privilege;\n"
+    "applications reach it through `roci run -- APPLICATION`.";
+
+constexpr const char* kExamples = R"(
+NICs: NAME[,port=PORT][,ip=ADDRESS/PREFIX]...[,mac=MAC][,mtu=BYTES]
+  NAME   rxe followed by a number
+  PORT   fabric               joined with the daemon's other NICs on the fabric (default)
+         af_packet:INTERFACE  on a network interface; needs root or CAP_NET_RAW
+  ip     may be repeated; on an interface the default is its own addresses
+
+Examples:
+  two NICs on the virtual fabric, as an ordinary user
+    rocid --nic rxe0,ip=127.77.0.1/24 --nic rxe1,ip=127.77.0.2/24
+  one NIC beside the kernel on eth0, with eth0's addresses
+    rocid --nic rxe0,port=af_packet:eth0
+  the same in a file, nics.toml, for `rocid -c nics.toml`
+    idle_exit = 10
+    [[nic]]
+    name = "rxe0"
+    port = "af_packet:eth0"
+    ip = ["10.0.0.7/24"]
+  arguments for DPDK's EAL
+    rocid -c nics.toml -- --log-level=debug
+
+Exit status: 0 stopped by SIGTERM, SIGINT or --idle-exit; 1 cannot run; 2 bad configuration)";
+
+template <class T>
+void prevail(const std::optional<T>& option, T& setting) {
+  if (option) setting = *option;
+}
+
+std::string read_file(const std::string& path, DaemonConfig& config) {
+  std::ifstream file(path);
+  if (!file) return fmt::format("{}: {}", path, std::generic_category().message(errno));
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (file.bad()) return fmt::format("{}: cannot be read", path);
+  return read_toml(text, path, config);
+}
+
+}  // namespace
+
+Parsed<CommandLine> parse_command_line(int argc, const char* const* argv) {
+  CommandLine line;
+  const auto end = argv + argc;
+  const auto dashes = std::find(argv, end, std::string_view("--"));
+
+  CLI::App app(kDescription, "rocid");
+  app.footer(kExamples);
+  app.set_version_flag("-V,--version", "rocid " ROCI_VERSION);
+  std::vector<std::string> nics;
+  std::string file;
+  std::optional<std::string> socket, log_level;
+  std::optional<std::uint32_t> shards;
+  std::optional<double> idle_exit;
+  bool poll = false;
+  std::vector<std::uint32_t> uids, gids;
+  app.add_option("--nic", nics, "a NIC, see below; may be repeated")->type_name("NIC")->expected(1)->take_all();
+  app.add_option("-c,--config", file, "TOML file with NICs and any of these options")->type_name("FILE");
+  app.add_option("--socket", socket, "where applications find it [$XDG_RUNTIME_DIR or /tmp/rocinante-UID]")->type_name("PATH");
+  app.add_option("--idle-exit", idle_exit, "end this long after the last application left [never]")->type_name("SECONDS")->check(CLI::Range(0.0, 86400.0));
+  app.add_flag("--poll", poll, "never sleep: for cores of its own");
+  app.add_option("--shards", shards, "poll threads [1]")->type_name("N")->check(CLI::Range(1U, kMaxShards));
+  app.add_option("--log-level", log_level, "trace, debug, info, warning, error or off [info]")->type_name("LEVEL");
+  app.add_option("--allow-uid", uids, "another user who may use it; may be repeated")->type_name("UID")->expected(1)->take_all();
+  app.add_option("--allow-gid", gids, "another group that may use it; may be repeated")->type_name("GID")->expected(1)->take_all();
+  app.add_option("--ready-fd", line.ready_fd, "write a newline to this file descriptor once it serves")->type_name("FD")->check(CLI::Range(0, 1 << 20));
+  try {
+    app.parse(static_cast<int>(dashes - argv), argv);
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(app.help().c_str(), stdout);
+    line.only_printed = true;
+    return line;
+  } catch (const CLI::CallForVersion& version) {
+    std::puts(version.what());
+    line.only_printed = true;
+    return line;
+  } catch (const CLI::ParseError& error) {
+    std::string why = error.what();
+    std::replace(why.begin(), why.end(), '\n', ' ');
+    return Unexpected{why + " (see --help)"};
+  }
+
+  DaemonConfig& config = line.config;
+  if (!file.empty()) {
+    if (auto error = read_file(file, config); !error.empty()) return Unexpected{std::move(error)};
+  }
+  for (const auto& text : nics) {
+    auto nic = parse_nic(text);
+    if (!nic) return Unexpected{nic.error()};
+    config.nics.push_back(std::move(nic).value());
+  }
+  prevail(socket, config.socket_path);
+  prevail(log_level, config.log_level);
+  prevail(shards, config.shards);
+  if (idle_exit) config.idle_exit_ms = static_cast<std::int64_t>(*idle_exit * 1000);
+  config.poll = config.poll || poll;
+  config.allow_uids.insert(config.allow_uids.end(), uids.begin(), uids.end());
+  config.allow_gids.insert(config.allow_gids.end(), gids.begin(), gids.end());
+  if (dashes != end) config.eal_arguments.insert(config.eal_arguments.end(), dashes + 1, end);
+  if (config.socket_path.empty()) config.socket_path = default_socket_path();
+  if (auto error = check(config); !error.empty()) return Unexpected{std::move(error)};
+  return line;
+}
+
+}  // namespace roci::dpdk_port

@@ -1,0 +1,89 @@
+#include "dpdk_port/eal.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <initializer_list>
+#include <string_view>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_log.h>
+#include <spdlog/spdlog.h>
+
+namespace roci::dpdk_port {
+namespace {
+
+// Room for what DPDK itself allocates: drivers, rings, the mempools' own tables.
+constexpr std::size_t kEalOwnBytes = std::size_t{24} << 20;
+
+bool gives(const std::vector<std::string>& arguments, std::initializer_list<std::string_view> options) {
+  return std::any_of(arguments.begin(), arguments.end(), [&](std::string_view argument) {
+    return std::any_of(options.begin(), options.end(), [&](std::string_view option) {
+      if (option.size() == 2) return argument.substr(0, 2) == option;  // -m 64, -m64
+      return argument == option || (argument.substr(0, option.size()) == option && argument[option.size()] == '=');
+    });
+  });
+}
+
+// One message a call, with a newline.
+ssize_t write_to_log(void*, const char* text, std::size_t length) {
+  std::string_view message(text, length);
+  while (!message.empty() && message.back() == '\n') message.remove_suffix(1);
+  if (!message.empty()) spdlog::log(rte_log_cur_msg_loglevel() <= static_cast<int>(RTE_LOG_ERR) ? spdlog::level::err : spdlog::level::warn, "{}", message);
+  return static_cast<ssize_t>(length);
+}
+
+}  // namespace
+
+std::vector<unsigned> allowed_cpus() {
+  cpu_set_t set;
+  std::vector<unsigned> cpus;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) {
+    for (unsigned cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+    }
+  }
+  return cpus;
+}
+
+std::vector<std::string> eal_arguments(std::size_t memory_bytes, const std::vector<unsigned>& cpus, const std::vector<std::string>& user) {
+  std::vector<std::string> all{"rocid"};
+  const bool huge = gives(user, {"--in-memory", "--huge-dir", "--huge-unlink", "--legacy-mem", "--single-file-segments", "--socket-mem", "--socket-limit"});
+  if (!huge && !gives(user, {"--no-huge"})) all.emplace_back("--no-huge");
+  if (!gives(user, {"--no-shconf", "--in-memory", "--file-prefix", "--proc-type"})) all.emplace_back("--no-shconf");
+  if (!gives(user, {"-a", "--allow", "-b", "--block", "--no-pci"})) all.emplace_back("--no-pci");
+  if (!gives(user, {"--telemetry", "--no-telemetry"})) all.emplace_back("--no-telemetry");  // else it leaves a socket behind
+  if (!gives(user, {"-m", "--socket-mem"})) {
+    const std::size_t megabytes = (memory_bytes + kEalOwnBytes + (std::size_t{1} << 20) - 1) >> 20;
+    all.insert(all.end(), {"-m", fmt::format("{}", megabytes)});
+  }
+  if (!gives(user, {"-l", "-c", "-s", "-S", "--lcores"})) {
+    all.insert(all.end(), {"--lcores", fmt::format("0@({})", fmt::join(cpus, ","))});
+  }
+  all.insert(all.end(), user.begin(), user.end());
+  return all;
+}
+
+std::string start_eal(std::vector<std::string> arguments) {
+  static const cookie_io_functions_t kLog{nullptr, &write_to_log, nullptr, nullptr};
+  if (FILE* stream = fopencookie(nullptr, "w", kLog); stream != nullptr) {
+    setvbuf(stream, nullptr, _IOLBF, 4096);
+    (void)rte_openlog_stream(stream);
+  }
+  const bool chatty = spdlog::should_log(spdlog::level::debug);
+  rte_log_set_global_level(chatty ? RTE_LOG_INFO : RTE_LOG_ERR);
+  std::vector<char*> argv;
+  for (auto& argument : arguments) argv.push_back(argument.data());
+  spdlog::debug("EAL arguments: {}", fmt::join(arguments, " "));
+  const int used = rte_eal_init(static_cast<int>(argv.size()), argv.data());
+  if (used < 0) return fmt::format("DPDK's EAL does not start: {}", rte_strerror(rte_errno));
+  return {};
+}
+
+void stop_eal() { (void)rte_eal_cleanup(); }
+
+}  // namespace roci::dpdk_port

@@ -1,0 +1,180 @@
+#include "dpdk_port/handover.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "emulator/steering.h"
+
+namespace roci::dpdk_port {
+
+using emulator::NicId;
+using emulator::Time;
+
+namespace {
+constexpr std::size_t kPortBurst = 32;
+
+bool is_addressed_to(const rte_mbuf* mbuf, const proto::Mac& mac) {
+  return std::memcmp(rte_pktmbuf_mtod(mbuf, const std::byte*), mac.bytes.data(), mac.bytes.size()) == 0;
+}
+}  // namespace
+
+Topology::Topology(std::uint32_t shard_count) : shard_count_(shard_count) {
+  for (std::uint32_t i = 0; i < shard_count * shard_count; ++i) {
+    const bool same_shard = i / shard_count == i % shard_count;
+    rings_.push_back(same_shard ? nullptr : std::make_unique<SpscRing<Delivery>>(kRingSlots));
+  }
+}
+
+void Topology::add_fabric_nic(NicId nic, proto::Mac mac) {
+  macs_[nic.index] = mac;
+  fabric_.attach(nic, mac);
+}
+
+void Topology::add_device_nic(NicId nic, proto::Mac mac, Port& port) {
+  macs_[nic.index] = mac;
+  ports_[nic.index] = &port;
+  device_nics_.push_back(nic);
+}
+
+Handover::Handover(std::uint32_t shard, const Topology& topology, CaptureTap& tap)
+    : shard_(shard), topology_(topology), tap_(tap), backlogs_(shard == 0 ? topology.device_nics().size() : 0) {}
+
+Handover::~Handover() {
+  Delivery delivery;
+  while (collect(&delivery, 1) != 0) rte_pktmbuf_free(delivery.mbuf);
+  for (const auto& backlog : backlogs_) {
+    for (std::size_t i = 0; i < backlog.count; ++i) rte_pktmbuf_free(backlog.mbufs[i]);
+  }
+}
+
+void Handover::send(rte_mbuf* mbuf, NicId from, Time now) {
+  if (topology_.port(from) != nullptr) {
+    // A NIC may talk to itself; no wire brings a frame back to its sender.
+    if (is_addressed_to(mbuf, topology_.mac(from))) return deliver(mbuf, from, from, now);
+    if (tap_.on()) tap_.record(bytes_of(mbuf), from, kWire, fate_of(emulator::DropReason::kAccepted), now);
+    if (shard_ == 0) return put_to_port(mbuf, from, now);
+    return put(0, {mbuf, from, kWire}, now);
+  }
+  std::uint64_t to = topology_.fabric().destinations(from, bytes_of(mbuf));
+  if (to == 0) return lose({mbuf, from, kWire}, Fate::kNobody, now);
+  if (!std::has_single_bit(to)) rte_mbuf_refcnt_update(mbuf, static_cast<std::int16_t>(std::popcount(to) - 1));
+  for (; to != 0; to &= to - 1) deliver(mbuf, from, NicId{static_cast<std::uint8_t>(std::countr_zero(to))}, now);
+}
+
+void Handover::deliver(rte_mbuf* mbuf, NicId from, NicId to, Time now) {
+  const std::uint32_t shards = topology_.shard_count();
+  if (shards == 1) return put(0, {mbuf, from, to}, now);
+  if (const auto shard = emulator::steer(bytes_of(mbuf), shards)) return put(*shard, {mbuf, from, to}, now);
+  rte_mbuf_refcnt_update(mbuf, static_cast<std::int16_t>(shards - 1));
+  for (std::uint32_t shard = 0; shard < shards; ++shard) put(shard, {mbuf, from, to}, now);
+}
+
+void Handover::put(std::uint32_t shard, const Delivery& delivery, Time now) {
+  if (shard == shard_) {
+    if (input_head_ - input_tail_ == kInputSlots) return lose(delivery, Fate::kQueueFull, now);
+    input_[input_head_++ % kInputSlots] = delivery;
+    return;
+  }
+  touched_ |= 1U << shard;
+  if (!topology_.ring(shard_, shard).push(Delivery(delivery))) lose(delivery, Fate::kQueueFull, now);
+}
+
+void Handover::put_to_port(rte_mbuf* mbuf, NicId nic, Time now) {
+  const auto nics = topology_.device_nics();
+  Backlog& backlog = backlogs_[static_cast<std::size_t>(std::find(nics.begin(), nics.end(), nic) - nics.begin())];
+  if (backlog.count == kPortBacklog) return lose({mbuf, nic, kWire}, Fate::kQueueFull, now);
+  backlog.mbufs[backlog.count++] = mbuf;
+}
+
+void Handover::lose(const Delivery& delivery, Fate fate, Time now) {
+  // A frame for the wire was captured when it was sent.
+  if (tap_.on() && (delivery.to != kWire || fate == Fate::kNobody)) tap_.record(bytes_of(delivery.mbuf), delivery.from, delivery.to, fate, now);
+  lost_.store(lost_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  rte_pktmbuf_free(delivery.mbuf);
+}
+
+std::size_t Handover::receive_from_ports(Time now) {
+  if (shard_ != 0) return 0;
+  std::size_t total = 0;
+  for (const NicId nic : topology_.device_nics()) {
+    rte_mbuf* mbufs[kPortBurst];
+    const std::size_t got = topology_.port(nic)->receive(mbufs, kPortBurst);
+    for (std::size_t i = 0; i < got; ++i) deliver(mbufs[i], kWire, nic, now);
+    total += got;
+  }
+  return total;
+}
+
+std::size_t Handover::send_to_ports() {
+  std::size_t total = 0;
+  blocked_ = 0;
+  for (std::size_t i = 0; i < backlogs_.size(); ++i) {
+    Backlog& backlog = backlogs_[i];
+    if (backlog.count == 0) continue;
+    const NicId nic = topology_.device_nics()[i];
+    const std::size_t sent = topology_.port(nic)->send(backlog.mbufs.data(), backlog.count);
+    std::move(backlog.mbufs.begin() + static_cast<std::ptrdiff_t>(sent), backlog.mbufs.begin() + static_cast<std::ptrdiff_t>(backlog.count),
+              backlog.mbufs.begin());
+    backlog.count -= sent;
+    if (backlog.count >= kBlockedBacklog) blocked_ |= std::uint64_t{1} << nic.index;
+    total += sent;
+  }
+  return total;
+}
+
+std::size_t Handover::collect(Delivery* out, std::size_t max) {
+  std::size_t count = std::min(max, input_head_ - input_tail_);
+  for (std::size_t i = 0; i < count; ++i) out[i] = input_[input_tail_++ % kInputSlots];
+  for (std::uint32_t from = 0; from < topology_.shard_count() && count < max; ++from) {
+    if (from == shard_) continue;
+    std::size_t got = topology_.ring(from, shard_).pop(out + count, max - count);
+    // Other shards' frames for our ports stop here.
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < got; ++i) {
+      const Delivery& delivery = out[count + i];
+      if (delivery.to == kWire) put_to_port(delivery.mbuf, delivery.from, Time{});
+      else out[count + kept++] = delivery;
+    }
+    count += kept;
+  }
+  return count;
+}
+
+bool Handover::input_is_empty() const {
+  if (input_head_ != input_tail_) return false;
+  for (std::uint32_t from = 0; from < topology_.shard_count(); ++from) {
+    if (from != shard_ && !topology_.ring(from, shard_).empty()) return false;
+  }
+  return std::all_of(backlogs_.begin(), backlogs_.end(), [](const Backlog& backlog) { return backlog.count == 0; });
+}
+
+MbufSink::~MbufSink() { rte_pktmbuf_free_bulk(mbufs_.data(), static_cast<unsigned>(held_)); }
+
+std::span<emulator::TxFrame> MbufSink::reserve(std::size_t max) {
+  const std::size_t wanted = std::min(max, kMaxBurst);
+  if (held_ < wanted && rte_pktmbuf_alloc_bulk(pool_, mbufs_.data() + held_, static_cast<unsigned>(wanted - held_)) == 0) {
+    for (std::size_t i = held_; i < wanted; ++i) {
+      frames_[i] = {rte_pktmbuf_mtod(mbufs_[i], std::byte*), static_cast<std::uint32_t>(rte_pktmbuf_tailroom(mbufs_[i])), 0, {}};
+    }
+    held_ = wanted;
+  }
+  return {frames_.data(), std::min(wanted, held_)};
+}
+
+void MbufSink::commit(std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    mbufs_[i]->data_len = static_cast<std::uint16_t>(frames_[i].length_bytes);
+    mbufs_[i]->pkt_len = frames_[i].length_bytes;
+    handover_.send(mbufs_[i], frames_[i].nic, now_);
+  }
+  // The last ones fill the gap: which empty buffer comes first does not matter.
+  const std::size_t left = held_ - count;
+  const std::size_t gap = std::min(count, left);
+  std::copy_n(mbufs_.begin() + static_cast<std::ptrdiff_t>(held_ - gap), gap, mbufs_.begin());
+  std::copy_n(frames_.begin() + static_cast<std::ptrdiff_t>(held_ - gap), gap, frames_.begin());
+  held_ = left;
+}
+
+}  // namespace roci::dpdk_port

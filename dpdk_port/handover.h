@@ -1,0 +1,131 @@
+// Moves frames between NICs, shards and ports, each as the same mbuf from its sender to its last receiver.
+//
+// A frame sent on the fabric becomes input of its receivers' engines in a later pass; broadcast copies share one mbuf by
+// reference count, so nobody writes to a frame once it was sent. Between shards frames go over SPSC rings; device
+// ports belong to shard 0. Nothing here allocates or waits: what finds no room is freed, counted and captured.
+// Thread rule: Topology is const after set-up but for the rings in it; a Handover is its shard's thread's.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "dpdk_port/capture.h"
+#include "dpdk_port/mbufs.h"
+#include "dpdk_port/port.h"
+#include "dpdk_port/spsc_ring.h"
+#include "emulator/engine.h"
+#include "emulator/fabric.h"
+#include "emulator/frame.h"
+
+namespace roci::dpdk_port {
+
+// A frame on its way. `to` kWire: out of the port of `from`. `from` kWire: it came in through the port of `to`.
+struct Delivery {
+  rte_mbuf* mbuf = nullptr;
+  emulator::NicId from, to;
+};
+
+// What all shards know: where the NICs are. Set up before the shards start.
+class Topology {
+ public:
+  static constexpr std::size_t kRingSlots = 1024;  // between each two shards
+
+  explicit Topology(std::uint32_t shard_count);
+
+  void add_fabric_nic(emulator::NicId nic, proto::Mac mac);
+  void add_device_nic(emulator::NicId nic, proto::Mac mac, Port& port);
+
+  [[nodiscard]] std::uint32_t shard_count() const { return shard_count_; }
+  [[nodiscard]] const emulator::Fabric& fabric() const { return fabric_; }
+  [[nodiscard]] Port* port(emulator::NicId nic) const { return ports_[nic.index]; }  // null: on the fabric
+  [[nodiscard]] std::span<const emulator::NicId> device_nics() const { return device_nics_; }
+  [[nodiscard]] const proto::Mac& mac(emulator::NicId nic) const { return macs_[nic.index]; }
+  [[nodiscard]] SpscRing<Delivery>& ring(std::uint32_t from, std::uint32_t to) const { return *rings_[from * shard_count_ + to]; }
+
+ private:
+  const std::uint32_t shard_count_;
+  emulator::Fabric fabric_;
+  std::array<Port*, emulator::kMaxNics> ports_{};
+  std::array<proto::Mac, emulator::kMaxNics> macs_{};
+  std::vector<emulator::NicId> device_nics_;
+  std::vector<std::unique_ptr<SpscRing<Delivery>>> rings_;
+};
+
+class Handover {
+ public:
+  static constexpr std::size_t kInputSlots = 4096;      // frames for this shard's engine
+  static constexpr std::size_t kPortBacklog = 256;      // frames a device did not take yet, per port
+  static constexpr std::size_t kBlockedBacklog = 64;    // from here on the NIC is to send nothing more
+
+  // All outlive it.
+  Handover(std::uint32_t shard, const Topology& topology, CaptureTap& tap);
+  ~Handover();
+  Handover(const Handover&) = delete;
+  Handover& operator=(const Handover&) = delete;
+
+  // Takes the mbuf, which NIC `from` of this shard's engine sent at `now`.
+  void send(rte_mbuf* mbuf, emulator::NicId from, emulator::Time now);
+  // Shard 0: reads a burst from each device port; returns the frames.
+  std::size_t receive_from_ports(emulator::Time now);
+  // Shard 0: writes to the device ports; returns the frames.
+  std::size_t send_to_ports();
+  // Frames for this shard's engine, at most `max`; the caller owns them.
+  std::size_t collect(Delivery* out, std::size_t max);
+
+  // Nothing for this shard waits in a ring.
+  [[nodiscard]] bool input_is_empty() const;
+  // Bit n: the port of NIC n is behind.
+  [[nodiscard]] std::uint64_t blocked_nics() const { return blocked_; }
+  // Bit n: shard n was given frames since the last call, and may have to be woken.
+  [[nodiscard]] std::uint32_t take_touched_shards() { return std::exchange(touched_, 0); }
+  [[nodiscard]] std::uint64_t lost() const { return lost_.load(std::memory_order_relaxed); }  // any thread
+
+ private:
+  struct Backlog {
+    std::array<rte_mbuf*, kPortBacklog> mbufs{};
+    std::size_t count = 0;
+  };
+
+  void deliver(rte_mbuf* mbuf, emulator::NicId from, emulator::NicId to, emulator::Time now);
+  void put(std::uint32_t shard, const Delivery& delivery, emulator::Time now);
+  void put_to_port(rte_mbuf* mbuf, emulator::NicId nic, emulator::Time now);
+  void lose(const Delivery& delivery, Fate fate, emulator::Time now);
+
+  const std::uint32_t shard_;
+  const Topology& topology_;
+  CaptureTap& tap_;
+  std::array<Delivery, kInputSlots> input_;  // ring of this shard's own
+  std::size_t input_head_ = 0, input_tail_ = 0;
+  std::vector<Backlog> backlogs_;            // shard 0: in the order of device_nics()
+  std::uint64_t blocked_ = 0;
+  std::uint32_t touched_ = 0;
+  std::atomic<std::uint64_t> lost_{0};
+};
+
+// Lends mbufs to the engine to send in, and sends them. A shard's thread.
+class MbufSink : public emulator::TxSink {
+ public:
+  static constexpr std::size_t kMaxBurst = 64;
+
+  MbufSink(rte_mempool* pool, Handover& handover) : pool_(pool), handover_(handover) {}
+  ~MbufSink() override;
+
+  void set_now(emulator::Time now) { now_ = now; }
+  [[nodiscard]] std::span<emulator::TxFrame> reserve(std::size_t max) override;
+  void commit(std::size_t count) override;
+  [[nodiscard]] std::uint64_t blocked_nics() const override { return handover_.blocked_nics(); }
+
+ private:
+  rte_mempool* pool_;
+  Handover& handover_;
+  emulator::Time now_{};
+  std::array<rte_mbuf*, kMaxBurst> mbufs_{};
+  std::array<emulator::TxFrame, kMaxBurst> frames_{};
+  std::size_t held_ = 0;  // mbufs taken from the pool and not sent yet
+};
+
+}  // namespace roci::dpdk_port

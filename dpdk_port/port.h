@@ -1,0 +1,31 @@
+// A port that leads out of the daemon: bursts of mbufs in and out, and a way to be woken.
+//
+// The virtual fabric is no port of this kind, as its frames never leave (see handover.h). To add a kind: implement this,
+// name it in config.h's PortKind and open it in rocid.cpp. Thread rule: shard 0's thread, except the constructor.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+struct rte_mbuf;
+
+namespace roci::dpdk_port {
+
+class Port {
+ public:
+  Port() = default;
+  Port(const Port&) = delete;
+  Port& operator=(const Port&) = delete;
+  virtual ~Port() = default;
+
+  // Up to `max` received frames, each in one segment, owned by the caller.
+  [[nodiscard]] virtual std::size_t receive(rte_mbuf** out, std::size_t max) = 0;
+  // Sends what the device takes now, from the first on, and owns those; returns how many.
+  [[nodiscard]] virtual std::size_t send(rte_mbuf** frames, std::size_t count) = 0;
+  // Readable once a frame came after the last prepare_to_sleep(); -1: the port has to be polled.
+  [[nodiscard]] virtual int wake_fd() const = 0;
+  // Before a last receive() and sleep.
+  virtual void prepare_to_sleep() = 0;
+};
+
+}  // namespace roci::dpdk_port

@@ -1,0 +1,316 @@
+#include "dpdk_port/shard.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <system_error>
+
+#include <rte_lcore.h>
+#include <rte_pause.h>
+#include <rte_prefetch.h>
+
+#include "emulator/steering.h"
+
+namespace roci::dpdk_port {
+
+using emulator::Duration;
+using emulator::kNever;
+using emulator::NicId;
+using emulator::Time;
+
+namespace {
+
+constexpr std::size_t kRxBurst = 64;       // frames given to the engine at once
+constexpr std::size_t kRxBursts = 4;       // and how often in one pass
+constexpr std::size_t kTxBursts = 2;       // bursts sent in one pass
+constexpr std::size_t kEventBurst = 64;
+
+// Only the owner writes; others may read it a little late.
+template <class T>
+void add(std::atomic<T>& counter, T amount) {
+  counter.store(counter.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
+}
+
+int make_eventfd() {
+  const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (fd < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
+  return fd;
+}
+
+void signal_eventfd(int fd) {
+  const std::uint64_t one = 1;
+  (void)!write(fd, &one, sizeof one);  // fails only when it is readable anyway
+}
+
+// Never blocks, even if an application that shares the eventfd took O_NONBLOCK off it.
+void drain_eventfd(int fd) {
+  std::uint64_t count = 0;
+  const iovec to{&count, sizeof count};
+  (void)!preadv2(fd, &to, 1, -1, RWF_NOWAIT);
+}
+
+}  // namespace
+
+Time monotonic_now() { return Time{std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now().time_since_epoch())}; }
+
+Shard::Shard(ShardConfig config, const Topology& topology, rte_mempool* pool, CaptureTap& tap, const std::atomic<std::uint64_t>& links_up)
+    : config_(config), topology_(topology), tap_(tap), links_up_(links_up), handover_(config.number, topology, tap),
+      sink_(pool, handover_), idle_(config.idle), commands_(config.command_slots), replies_(config.command_slots),
+      kick_fd_(make_eventfd()), replies_fd_(make_eventfd()), loadavg_fd_(open("/proc/loadavg", O_RDONLY | O_CLOEXEC)) {}
+
+Shard::~Shard() {
+  stop();
+  for (const int fd : {kick_fd_, replies_fd_, loadavg_fd_}) {
+    if (fd >= 0) close(fd);
+  }
+}
+
+void Shard::start(emulator::EngineConfig engine, emulator::Memory& memory, shim::ControlServer& server, std::vector<Shard*> peers) {
+  peers_ = std::move(peers);
+  server_ = &server;
+  for (std::size_t nic = 0; nic < engine.nics.size(); ++nic) {
+    if (engine.nics[nic].link_up) links_seen_ |= std::uint64_t{1} << nic;
+  }
+  engine_ = std::make_unique<emulator::Engine>(std::move(engine), memory);
+  running_.store(true);
+  thread_ = std::thread([this] { run(); });
+}
+
+void Shard::stop() {
+  if (!thread_.joinable()) return;
+  stopping_.store(true);
+  kick();
+  thread_.join();
+}
+
+// ---- the loop --------------------------------------------------------------------------------------
+
+void Shard::run() {
+  (void)rte_thread_register();         // an lcore id of its own, so that mbuf pools have a cache for this thread
+  (void)prctl(PR_SET_TIMERSLACK, 1);   // deadlines are of microseconds, the default slack is 50 of them
+  Time now = monotonic_now();
+  while (!stopping_.load(std::memory_order_relaxed)) {
+    passes_.store(passes_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+    const std::size_t work = pass(now);
+    if (work != 0) idle_.on_work(now);
+    else rest(now);
+    const Time then = std::exchange(now, monotonic_now());
+    add((work != 0 ? working_ns_ : spinning_ns_), (now - then).count());
+  }
+  running_.store(false, std::memory_order_release);
+  rte_thread_unregister();
+}
+
+std::size_t Shard::pass(Time now) {
+  follow_links(now);
+  sink_.set_now(now);
+  std::size_t work = run_commands(now);
+  work += handover_.receive_from_ports(now);
+  work += run_frames(now);
+  engine_->on_doorbells(now);
+  engine_->on_timers(now);
+  for (std::size_t burst = 0; burst < kTxBursts; ++burst) {
+    const std::size_t sent = engine_->transmit(sink_, now);
+    work += sent;
+    if (sent == 0) break;
+  }
+  work += handover_.send_to_ports();
+  for (std::uint32_t touched = handover_.take_touched_shards(); touched != 0; touched &= touched - 1) {
+    peers_[static_cast<std::size_t>(__builtin_ctz(touched))]->wake_if_asleep();
+  }
+  deliver_results();
+  return work;
+}
+
+std::size_t Shard::run_commands(Time now) {
+  std::size_t count = 0;
+  for (PendingCommand pending; count < config_.max_commands_per_pass && commands_.pop(&pending, 1) != 0; ++count) {
+    engine_->submit(pending.id, std::move(pending.command), now);
+  }
+  return count;
+}
+
+std::size_t Shard::run_frames(Time now) {
+  std::size_t total = 0;
+  for (std::size_t burst = 0; burst < kRxBursts; ++burst) {
+    std::array<Delivery, kRxBurst> deliveries;
+    const std::size_t count = handover_.collect(deliveries.data(), kRxBurst);
+    if (count == 0) break;
+    const Time seen = tap_.on() ? monotonic_now() : now;  // after the frames were there, so that causes come before effects
+    std::array<emulator::Frame, kRxBurst> frames;
+    for (std::size_t i = 0; i < count; ++i) {
+      frames[i] = {bytes_of(deliveries[i].mbuf), deliveries[i].to};
+      rte_prefetch0(frames[i].bytes.data());
+    }
+    engine_->on_frames({frames.data(), count}, now);
+    if (tap_.on()) capture({deliveries.data(), count}, seen);
+    for (std::size_t i = 0; i < count; ++i) rte_pktmbuf_free(deliveries[i].mbuf);
+    total += count;
+    if (count < kRxBurst) break;
+  }
+  return total;
+}
+
+void Shard::capture(std::span<const Delivery> deliveries, Time time) {
+  tap_.set_horizon(time);
+  const auto verdicts = engine_->verdicts();
+  for (std::size_t i = 0; i < deliveries.size(); ++i) {
+    const Delivery& delivery = deliveries[i];
+    const auto bytes = bytes_of(delivery.mbuf);
+    // What every shard got a copy of is shard 0's to tell; the host's own traffic on a shared interface is nobody's business.
+    if (config_.number != 0 && !emulator::steer(bytes, topology_.shard_count())) continue;
+    if (delivery.from == kWire && verdicts[i] == emulator::DropReason::kNotRoce) continue;
+    tap_.record(bytes, delivery.from, delivery.to, fate_of(verdicts[i]), time);
+  }
+}
+
+void Shard::follow_links(Time now) {
+  const std::uint64_t up = links_up_.load(std::memory_order_relaxed);
+  for (std::uint64_t changed = std::exchange(links_seen_, up) ^ up; changed != 0; changed &= changed - 1) {
+    const auto nic = static_cast<std::uint8_t>(__builtin_ctzll(changed));
+    engine_->on_link(NicId{nic}, ((up >> nic) & 1) != 0, now);
+  }
+}
+
+void Shard::deliver_results() {
+  std::array<emulator::Event, kEventBurst> events;
+  while (const std::size_t count = engine_->drain_events(events)) server_->on_events({events.data(), count});
+
+  bool pushed = false;
+  for (;;) {
+    if (unsent_replies_.empty()) {
+      emulator::CommandReply reply;
+      if (engine_->drain_replies({&reply, 1}) == 0) break;
+      unsent_replies_.push_back(std::move(reply));
+    }
+    if (!replies_.push(std::move(unsent_replies_.back()))) break;
+    unsent_replies_.pop_back();
+    pushed = true;
+  }
+  if (pushed) signal_eventfd(replies_fd_);
+}
+
+// ---- idle ------------------------------------------------------------------------------------------
+
+void Shard::rest(Time now) {
+  if (idle_.wants_sample(now)) {
+    idle_.on_sample(measure_load(), now);
+    crowded_.store(idle_.crowded(now), std::memory_order_relaxed);
+  }
+  if (idle_.should_sleep(now, deadline(now))) sleep(now);
+  else rte_pause();
+}
+
+Time Shard::deadline(Time now) const {
+  Time next = engine_->next_deadline();
+  if (config_.number != 0) return next;
+  for (const NicId nic : topology_.device_nics()) {
+    const bool wakes = topology_.port(nic)->wake_fd() >= 0;
+    next = std::min(next, now + (wakes ? config_.port_safety_net : config_.port_back_off));
+  }
+  return next;
+}
+
+// Applications and other threads first learn that they have to wake us; then everything is looked at once more.
+void Shard::sleep(Time now) {
+  if (config_.number == 0) {
+    for (const NicId nic : topology_.device_nics()) topology_.port(nic)->prepare_to_sleep();
+  }
+  engine_->set_asleep(true);
+  asleep_.store(1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  engine_->on_doorbells(now);
+  handover_.receive_from_ports(now);
+  const bool has_input = !handover_.input_is_empty() || !commands_.empty() || !unsent_replies_.empty() ||
+                         stopping_.load() || links_up_.load() != links_seen_;
+  const Time until = deadline(now);
+  if (!has_input && until > now) {
+    if (tap_.on()) tap_.set_horizon(kNever);
+    wait_for_input(until == kNever ? Duration::max() : until - now);
+    if (tap_.on()) {
+      tap_.set_horizon(Time{});
+      std::atomic_thread_fence(std::memory_order_seq_cst);  // before the clock is read again
+    }
+    add(sleeps_, std::uint64_t{1});
+    const auto slept = (monotonic_now() - now).count();
+    add(sleeping_ns_, slept);
+    add(spinning_ns_, -slept);  // the loop counts the whole pass as spinning
+  }
+  asleep_.store(0, std::memory_order_relaxed);
+  engine_->set_asleep(false);
+}
+
+void Shard::wait_for_input(Duration limit) {
+  std::array<pollfd, 1 + emulator::kMaxNics> waiting;
+  std::size_t count = 0;
+  waiting[count++] = {kick_fd_, POLLIN, 0};
+  if (config_.number == 0) {
+    for (const NicId nic : topology_.device_nics()) {
+      if (const int fd = topology_.port(nic)->wake_fd(); fd >= 0) waiting[count++] = {fd, POLLIN, 0};
+    }
+  }
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(limit);
+  const timespec timeout{seconds.count(), (limit - seconds).count()};
+  (void)ppoll(waiting.data(), count, limit == Duration::max() ? nullptr : &timeout, nullptr);
+  if (waiting[0].revents != 0) drain_eventfd(kick_fd_);
+}
+
+LoadSample Shard::measure_load() {
+  LoadSample sample;
+  sample.online_cpus = static_cast<std::uint32_t>(sysconf(_SC_NPROCESSORS_ONLN));
+  cpu_set_t allowed;
+  sample.allowed_cpus = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? static_cast<std::uint32_t>(CPU_COUNT(&allowed)) : 1;
+  char text[128] = {};  // "0.15 0.23 0.14 RUNNABLE/ALL LAST_PID"
+  if (pread(loadavg_fd_, text, sizeof text - 1, 0) > 0) (void)std::sscanf(text, "%*f %*f %*f %u/", &sample.runnable_threads);
+  rusage usage{};
+  if (getrusage(RUSAGE_THREAD, &usage) == 0) sample.involuntary_switches = static_cast<std::uint64_t>(usage.ru_nivcsw);
+  involuntary_switches_.store(sample.involuntary_switches, std::memory_order_relaxed);
+  return sample;
+}
+
+void Shard::kick() { signal_eventfd(kick_fd_); }
+
+void Shard::wake_if_asleep() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // what was just handed over, before the flag is read
+  if (asleep_.load(std::memory_order_relaxed) != 0 && asleep_.exchange(0) != 0) kick();
+}
+
+// ---- the control thread's side ---------------------------------------------------------------------
+
+bool Shard::submit(emulator::CommandId id, emulator::Command&& command) {
+  PendingCommand pending{id, std::move(command)};
+  if (!commands_.push(std::move(pending))) {
+    command = std::move(pending.command);
+    return false;
+  }
+  wake_if_asleep();
+  return true;
+}
+
+std::size_t Shard::drain_replies(std::span<emulator::CommandReply> out) { return replies_.pop(out.data(), out.size()); }
+
+const emulator::Counters& Shard::counters(NicId nic) const { return engine_->counters(nic); }
+
+Shard::Statistics Shard::statistics() const {
+  Statistics all;
+  all.passes = passes();
+  all.sleeps = sleeps_.load(std::memory_order_relaxed);
+  all.involuntary_switches = involuntary_switches_.load(std::memory_order_relaxed);
+  all.lost_frames = handover_.lost();
+  all.working = Duration(working_ns_.load(std::memory_order_relaxed));
+  all.spinning = Duration(spinning_ns_.load(std::memory_order_relaxed));
+  all.sleeping = Duration(sleeping_ns_.load(std::memory_order_relaxed));
+  all.crowded = crowded_.load(std::memory_order_relaxed);
+  return all;
+}
+
+}  // namespace roci::dpdk_port
