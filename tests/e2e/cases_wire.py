@@ -179,9 +179,9 @@ class TwoHosts:
     def start(self, host, name, command):
         return self.world.start(f"{name}-{host}", command, namespace=self.names[host - 1], env=self.env[host - 1])
 
-    def start_daemon(self, host, nic_config):
-        return start_daemon(self.world, lambda command: self.start(host, "rocid", command), nic_config,
-                            pathlib.Path(self.env[host - 1]["XDG_RUNTIME_DIR"]))
+    def start_daemon(self, host):
+        return self.world.start_daemon("--nic", f"rxe0,port=af_packet:wire0,ip=10.78.0.{host}/24",
+                                       namespace=self.names[host - 1], env=self.env[host - 1])
 
     def pair(self, tool, options, seconds=30):
         port = free_port()
@@ -194,26 +194,10 @@ class TwoHosts:
         server.succeed(10 * self.world.slow)
 
 
-def start_daemon(world, start, nic_config, runtime):
-    daemon = start([world.product.rocid, "--nic", nic_config])
-
-    def ready():
-        check(daemon.popen.poll() is None, f"rocid ended: {daemon.describe()}")
-        return any(path.is_socket() for path in runtime.rglob("*"))
-    wait_for(ready, 15 * world.slow, "the daemon's socket")
-    return daemon
-
-
-def stop_daemon(world, daemon):
-    os.killpg(daemon.pid, signal.SIGTERM)
-    status = daemon.wait(5 * world.slow)
-    check(status == 0, f"rocid ended with {status} after SIGTERM: {daemon.describe()}")
-
-
 @case("af-packet/two-hosts", users=("root",), tags={"asan"}, limit=120)
 def _(world):
     hosts = TwoHosts(world, mtu=4200)
-    daemons = [hosts.start_daemon(host, f"rxe0,port=af_packet:wire0,ip=10.78.0.{host}/24") for host in (1, 2)]
+    daemons = [hosts.start_daemon(host) for host in (1, 2)]
     hosts.pair("ibv_rc_pingpong", ["-c"])
     hosts.pair("ibv_rc_pingpong", ["-c", "-e", "-m", "4096", "-s", "100000", "-n", "50"])
     for tool in ("ib_send_bw", "ib_write_bw", "ib_read_bw"):
@@ -221,18 +205,18 @@ def _(world):
     hosts.pair("ib_atomic_bw", ["-F", "-n", "100"])
     hosts.pair("ib_write_lat", ["-F", "-n", "200"])
     for daemon in daemons:
-        stop_daemon(world, daemon)
+        world.stop_daemon(daemon)
 
 
 @case("af-packet/small-mtu", users=("root",), limit=60)
 def _(world):
     """An Ethernet MTU of 1500 makes 1024 the largest path MTU."""
     hosts = TwoHosts(world, mtu=1500)
-    daemons = [hosts.start_daemon(host, f"rxe0,port=af_packet:wire0,ip=10.78.0.{host}/24") for host in (1, 2)]
+    daemons = [hosts.start_daemon(host) for host in (1, 2)]
     hosts.pair("ibv_rc_pingpong", ["-c", "-s", "30000", "-n", "100"])
     hosts.pair("ib_write_bw", ["-F", "-n", "100"])
     for daemon in daemons:
-        stop_daemon(world, daemon)
+        world.stop_daemon(daemon)
 
 
 # --- Soft-RoCE ------------------------------------------------------------------------------------------
@@ -297,8 +281,7 @@ def pingpong_with_guest(world, lab, options, guest_serves):
 @case("rxe/pingpong-both-ways", users=("root",), limit=300)
 def _(world):
     lab = RxeLab(world)
-    daemon = start_daemon(world, lambda command: world.start("rocid", command, namespace=lab.NAMESPACE),
-                          f"rxe0,port=af_packet:lab0,ip={lab.OUR_IP}/24", world.runtime)
+    daemon = world.start_daemon("--nic", f"rxe0,port=af_packet:lab0,ip={lab.OUR_IP}/24", namespace=lab.NAMESPACE)
     file = world.folder / "rxe.pcapng"
     with Capture(world, file, namespace=lab.NAMESPACE):
         for guest_serves in (False, True):
@@ -306,4 +289,4 @@ def _(world):
             pingpong_with_guest(world, lab, ["-n", "20", "-m", "4096", "-s", "50000"], guest_serves)
     decode(world, file)
     world.run("check", [world.product.roci, "check", file], 60)
-    stop_daemon(world, daemon)
+    world.stop_daemon(daemon)

@@ -9,7 +9,6 @@ import itertools
 import json
 import os
 import pathlib
-import pwd
 import random
 import re
 import shutil
@@ -296,6 +295,24 @@ class World:
         check(len(pids) == 1, f"after `roci run -- true` there are {len(pids)} daemons, not one")
         return pids[0]
 
+    def start_daemon(self, *arguments, namespace=None, env=None):
+        """rocid as given, serving; its socket is in the runtime folder of `env`."""
+        env = env or self.env
+        daemon = self.start("rocid", [self.product.rocid, *arguments], namespace=namespace, env=env)
+        socket_path = pathlib.Path(env["XDG_RUNTIME_DIR"], "rocinante", "rocid.sock")
+
+        def serves():
+            check(daemon.popen.poll() is None, f"rocid ended: {daemon.describe()}")
+            return socket_path.is_socket()
+        wait_for(serves, 15 * self.slow, "the daemon's socket")
+        return daemon
+
+    def stop_daemon(self, daemon):
+        """SIGTERM ends it with status 0."""
+        daemon.popen.terminate()
+        status = daemon.wait(5 * self.slow)
+        check(status == 0, f"rocid ended with {status} after SIGTERM: {daemon.describe()}")
+
     def show(self, namespace=None):
         text = self.run("show", [self.product.roci, "show", "--json"], 10, namespace=namespace)
         try:
@@ -353,7 +370,3 @@ class World:
         for log in sorted(self.folder.glob("sanitizer*")):
             problems.append(f"a sanitizer reports:\n{log.read_text(errors='replace')[:3000]}")
         check(not problems, "\n".join(problems))
-
-
-def user_name(world):
-    return pwd.getpwuid(ORDINARY_UID if world.drops else os.geteuid()).pw_name
