@@ -1,0 +1,45 @@
+#include "tools/trace/checker.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+namespace roci::tools {
+
+Checker::Checker(Limits limits)
+    : limits_(limits), conversations_([this](Finding finding) { add(std::move(finding)); }, limits) {}
+
+void Checker::add(Finding finding) {
+  ++counts_.findings;
+  if (findings_.size() < limits_.findings) findings_.push_back(std::move(finding));
+}
+
+void Checker::on_frame(const CapturedFrame& frame) {
+  ++counts_.frames;
+  JudgedFrame judged = judge_frame(frame, scratch_);
+  if (judged.kind == FrameKind::kOther) return;
+  ++counts_.roce;
+  if (frame.is_cut()) ++counts_.cut_short;
+  for (Violation& violation : judged.violations)
+    add({frame.number, violation.rule, std::move(violation.text)});
+  switch (judged.kind) {
+    case FrameKind::kSound:
+    case FrameKind::kDefective:
+      conversations_.on_packet({frame.number, frame.time_ns, judged.packet},
+                               judged.kind == FrameKind::kDefective);
+      return;
+    case FrameKind::kOther:
+    case FrameKind::kCutShort:
+    case FrameKind::kBroken:
+      return;
+  }
+}
+
+void Checker::finish() {
+  conversations_.finish();
+  std::stable_sort(findings_.begin(), findings_.end(), [](const Finding& a, const Finding& b) {
+    return std::tie(a.packet, a.rule) < std::tie(b.packet, b.rule);
+  });
+}
+
+}  // namespace roci::tools
