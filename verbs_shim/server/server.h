@@ -26,7 +26,7 @@ class ShardLink {
   ShardLink& operator=(const ShardLink&) = delete;
   virtual ~ShardLink() = default;
 
-  // Control thread. False: the ring is full; try again after replies were drained. Wakes the shard.
+  // Control thread. False: the ring is full and `command` untouched; try again after replies were drained. Wakes the shard.
   [[nodiscard]] virtual bool submit(emulator::CommandId id, emulator::Command&& command) = 0;
   virtual std::size_t drain_replies(std::span<emulator::CommandReply> out) = 0;
   // Readable when replies wait (an eventfd; the server reads it).

@@ -1,0 +1,209 @@
+// One open of a NIC by one client: its shared memory, channels and processes, and its uverbs commands, turned into the
+// engine's commands and the engine's replies back into the ABI's.
+//
+// The engine owns the objects and checks handles and rights; here is only what it cannot know: where rings lie,
+// which pipe an event goes to, what the ABI's numbers are. A command is answered when the engine has answered,
+// so commands of several threads pass one another. Control thread only.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "emulator/command.h"
+#include "verbs_shim/protocol.h"
+#include "verbs_shim/server/address_spaces.h"
+#include "verbs_shim/server/context_memory.h"
+#include "verbs_shim/server/event_pipe.h"
+#include "verbs_shim/server/server.h"
+#include "verbs_shim/server/uverbs_call.h"
+#include "verbs_shim/server/uverbs_numbers.h"
+
+namespace roci::shim {
+
+// The request that a reply answers.
+struct ReplyTo {
+  std::uint64_t client = 0;
+  std::uint64_t id = 0;  // the client's
+  MessageKind kind = MessageKind::kUverbs;
+};
+
+struct ReplyBody {
+  std::vector<std::byte> payload;
+  std::vector<UniqueFd> fds;
+};
+
+// What a context needs of the server around it.
+class ContextHost {
+ public:
+  using Continuation = std::function<void(emulator::CommandReply&&)>;
+
+  ContextHost() = default;
+  ContextHost(const ContextHost&) = delete;
+  ContextHost& operator=(const ContextHost&) = delete;
+  virtual ~ContextHost() = default;
+
+  // `then` runs when the shard's reply has come, on the control thread.
+  virtual void submit(std::uint32_t shard, emulator::Command&& command, Continuation then) = 0;
+  virtual void reply(const ReplyTo& to, ReplyBody&& body) = 0;
+  virtual void fail(const ReplyTo& to, std::errc error) = 0;
+  // Calls `pipe->flush()` when there is room again, and `closed` when the application has closed its end. Ends with
+  // unwatch(), to be called before the pipe goes.
+  virtual std::uint64_t watch(std::shared_ptr<EventPipe> pipe, std::function<void()> closed) = 0;
+  // `ended` runs once, when the process is gone.
+  virtual std::uint64_t watch(UniqueFd pidfd, std::function<void()> ended) = 0;
+  virtual void unwatch(std::uint64_t watch) = 0;
+  virtual void log(const std::string& sentence) = 0;
+
+  [[nodiscard]] virtual const ServerConfig& config() const = 0;
+  [[nodiscard]] virtual bool link_up(emulator::NicId nic) const = 0;
+  [[nodiscard]] virtual AddressSpaces& spaces() = 0;
+  [[nodiscard]] virtual EventRouter& router() = 0;
+  [[nodiscard]] virtual int kick_fd(std::uint32_t shard) const = 0;
+};
+
+class Context : public std::enable_shared_from_this<Context> {
+ public:
+  static constexpr std::size_t kMaxSpaces = 16;     // the client and children of its forks
+  static constexpr std::size_t kMaxChannels = 1024;
+
+  // Opens a context of `nic` for the process `owner` and answers `to` when the engine has; nullptr: answered with an error.
+  [[nodiscard]] static std::shared_ptr<Context> open(ContextHost& host, emulator::NicId nic, std::uint32_t shard,
+                                                     const ucred& owner, const ReplyTo& to);
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+  ~Context();
+
+  // A kUverbs message: UverbsRequest and the command. `sender` is the process that wrote it.
+  void handle(const ReplyTo& to, const ucred& sender, std::span<const std::byte> payload);
+  // The process's memory is not touched any more from now on; `done` runs when the engine has let go of everything.
+  // A second call only replaces nothing: each `done` runs.
+  void close(std::function<void()> done);
+
+  [[nodiscard]] std::uint32_t shard() const { return shard_; }
+  [[nodiscard]] emulator::NicId nic() const { return nic_; }
+
+ private:
+  struct Request {
+    ReplyTo to;
+    ucred sender;
+    std::uint64_t channel_inode = 0;
+    UverbsCall call;
+  };
+  using Handler = void (Context::*)(Request&&);
+  struct Row {
+    UverbsFormat format;
+    Handler handler;
+  };
+  static const Row* find_row(std::uint32_t command);
+
+  struct Channel {
+    std::shared_ptr<EventPipe> pipe;
+    std::uint64_t watch = 0;
+    std::uint32_t cqs = 0;
+    bool closed = false;
+  };
+  struct Cq {
+    ContextMemory::Area ring;
+    std::uint64_t user_handle = 0;
+    std::uint64_t channel = 0;
+  };
+  struct Qp {
+    ContextMemory::Area send_ring, recv_ring;
+    std::uint64_t user_handle = 0;
+    emulator::QpCapabilities capabilities;
+    bool signal_all = false;
+  };
+  struct Space {
+    pid_t pid = 0;
+    emulator::AddressSpaceId id;
+    std::uint64_t watch = 0;  // 0: the client itself, whose end ends the context
+  };
+  struct CqRequest {
+    std::uint64_t user_handle = 0;
+    std::uint32_t entries = 0;
+    std::uint32_t vector = 0;
+    std::int32_t channel_fd = -1;
+  };
+  struct QpRequest {
+    std::uint64_t user_handle = 0;
+    std::uint32_t pd = 0, send_cq = 0, recv_cq = 0;
+    emulator::QpCapabilities capabilities;
+    bool signal_all = false, has_srq = false;
+    std::uint32_t type = 0;
+  };
+
+  Context(ContextHost& host, emulator::NicId nic, std::uint32_t shard, std::unique_ptr<ContextMemory> memory);
+  void opened(const ReplyTo& to, emulator::CommandReply&& reply);
+  void submit_close();
+
+  // ---- commands, in the order of the table
+  void get_context(Request&& request);
+  void query_device(Request&& request);
+  void query_device_ex(Request&& request);
+  void query_port(Request&& request);
+  void alloc_pd(Request&& request);
+  void dealloc_pd(Request&& request);
+  void reg_mr(Request&& request);
+  void dereg_mr(Request&& request);
+  void create_comp_channel(Request&& request);
+  void create_cq(Request&& request);
+  void create_cq_ex(Request&& request);
+  void destroy_cq(Request&& request);
+  void req_notify_cq(Request&& request);
+  void create_qp(Request&& request);
+  void create_qp_ex(Request&& request);
+  void query_qp(Request&& request);
+  void modify_qp(Request&& request);
+  void modify_qp_ex(Request&& request);
+  void destroy_qp(Request&& request);
+  void post_send(Request&& request);
+
+  using Reply = emulator::CommandReply;
+  // Submits `body`; an error is answered, success goes on in `then`.
+  template <class Body, class Then>
+  void run(Request&& request, Body&& body, Then then);
+  template <class Body>
+  void run(Request&& request, Body&& body);
+  void start_cq(Request&& request, const CqRequest& wanted);
+  void finish_cq(Request&& request, const CqRequest& wanted, const Cq& cq, std::uint32_t entries, Reply&& reply);
+  void start_qp(Request&& request, const QpRequest& wanted);
+  void finish_qp(Request&& request, const Qp& qp, Reply&& reply);
+  void start_modify(Request&& request, const ib_uverbs_modify_qp& wanted, bool extended);
+  template <class Response>
+  void answer(const Request& request, const Response& response, std::span<const std::byte> driver = {});
+  void answer(const Request& request);
+  void answer_with_fd(const Request& request, std::span<const std::byte> response, std::size_t fd_offset, UniqueFd fd);
+  [[nodiscard]] ib_uverbs_query_device_resp device_attributes() const;
+  [[nodiscard]] std::optional<emulator::AddressSpaceId> space_of(const ucred& sender);
+  [[nodiscard]] std::optional<std::uint64_t> find_channel(std::uint64_t inode) const;
+  void channel_closed(std::uint64_t channel);
+  void drop_channel_if_unused(std::uint64_t channel);
+  void ring_doorbell(std::uint32_t slot);
+
+  ContextHost& host_;
+  const emulator::NicId nic_;
+  const std::uint32_t shard_;
+  std::unique_ptr<ContextMemory> memory_;
+  emulator::ContextId id_;
+  uid_t owner_uid_ = 0;
+  bool is_open_ = false;     // the engine knows it
+  bool has_context_ = false;  // GET_CONTEXT was answered
+  bool closing_ = false, closed_ = false;
+  std::vector<std::function<void()>> when_closed_;
+  std::shared_ptr<EventPipe> async_;
+  std::uint64_t async_watch_ = 0;
+  std::map<std::uint64_t, Channel> channels_;
+  std::map<std::uint32_t, Cq> cqs_;
+  std::map<std::uint32_t, Qp> qps_;
+  std::vector<Space> spaces_;
+};
+
+}  // namespace roci::shim

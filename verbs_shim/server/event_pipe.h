@@ -1,0 +1,99 @@
+// How events reach an application: the write end of a pipe, of which it reads fixed records with read(), and the way
+// from the shards to it.
+//
+// Writing never blocks: what does not fit is queued here, bounded, and flushed when the pipe has room. Each record belongs to
+// an object (CQ, QP, port) that is being watched; when the object goes, its unread records are taken out of the pipe,
+// and purge() says how many the application has seen, which is how many it will have acknowledged.
+// Thread rule: any thread; one mutex per pipe, held over a write() of a record at most (a purge holds it longer).
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <span>
+#include <system_error>
+#include <unordered_map>
+#include <utility>
+
+#include "emulator/command.h"
+#include "proto/result.h"
+#include "verbs_shim/server/unique_fd.h"
+
+namespace roci::shim {
+
+enum class ObjectClass : std::uint8_t { kCq, kQp, kPort };
+
+class EventPipe {
+ public:
+  // What the records are: ib_uverbs_comp_event_desc or ib_uverbs_async_event_desc.
+  enum class Record : std::uint8_t { kCompletion = 8, kAsync = 16 };
+  static constexpr std::size_t kMaxQueued = 65536;  // records; more of an application that does not read are lost
+
+  struct Ends;
+  [[nodiscard]] static proto::Result<Ends, std::errc> create(Record record);
+
+  // st_ino of the pipe: its name across processes and dup().
+  [[nodiscard]] ino_t inode() const { return inode_; }
+  [[nodiscard]] int write_fd() const { return write_fd_.get(); }
+
+  // Events of the object, named by the application's handle, are written from now on.
+  void watch(ObjectClass object, std::uint64_t element);
+  // Ends that, takes out what was not read, and returns how many records the application has read or is reading.
+  [[nodiscard]] std::uint32_t purge(ObjectClass object, std::uint64_t element);
+  // An event; lost if the object is not watched or the application reads nothing any more.
+  void push(ObjectClass object, std::uint64_t element, std::uint32_t type);
+  // There is room again.
+  void flush();
+
+ private:
+  struct Event {
+    std::uint64_t element = 0;
+    std::uint32_t type = 0;
+    std::uint32_t reserved = 0;
+  };
+  static_assert(sizeof(Event) == 16);
+  using Key = std::pair<ObjectClass, std::uint64_t>;
+
+  EventPipe(Record record, UniqueFd write_fd, ino_t inode);
+  [[nodiscard]] std::size_t record_bytes() const { return static_cast<std::size_t>(record_); }
+  [[nodiscard]] Key key_of(const Event& event) const;
+  [[nodiscard]] bool write_record(const Event& event);
+  std::uint32_t take_out_unread(const Key& key);
+
+  const Record record_;
+  const UniqueFd write_fd_;
+  const ino_t inode_;
+  std::mutex mutex_;
+  std::deque<Event> queue_;              // behind what is in the pipe
+  std::map<Key, std::uint32_t> written_;  // by watched object: records in the pipe, in the queue or read
+};
+
+struct EventPipe::Ends {
+  std::shared_ptr<EventPipe> pipe;
+  UniqueFd reader;  // the application's; blocking, as applications expect
+};
+
+// Finds the pipe of an event. Thread rule: any thread.
+class EventRouter {
+ public:
+  void add_channel(std::uint64_t channel, std::shared_ptr<EventPipe> pipe);
+  void remove_channel(std::uint64_t channel);
+  void add_context(emulator::ContextId context, std::shared_ptr<EventPipe> async_pipe);
+  void remove_context(emulator::ContextId context);
+  void deliver(std::span<const emulator::Event> events);
+
+ private:
+  std::shared_ptr<EventPipe> find(const emulator::Event& event);
+
+  std::shared_mutex mutex_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<EventPipe>> channels_;
+  std::unordered_map<std::uint32_t, std::shared_ptr<EventPipe>> contexts_;
+};
+
+}  // namespace roci::shim

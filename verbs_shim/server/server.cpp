@@ -1,0 +1,745 @@
+#include "verbs_shim/server/server.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <set>
+#include <system_error>
+#include <unordered_map>
+#include <utility>
+
+#include "verbs_shim/server/context.h"
+#include "verbs_shim/server/listener.h"
+#include "verbs_shim/server/process_probe.h"
+#include "verbs_shim/server/process_vm_memory.h"
+#include "verbs_shim/server/show.h"
+#include "verbs_shim/server/view.h"
+
+namespace roci::shim {
+namespace {
+
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kMaxRequestsInFlight = 1024;  // of a client: unanswered, or answered and not read
+constexpr std::size_t kMaxMessagesAtOnce = 16;      // of a client, before others have their turn
+constexpr std::size_t kMaxEpollEvents = 64;
+constexpr std::size_t kMaxRepliesAtOnce = 64;
+constexpr int kTickMs = 1000;                       // counters, watchdog, idle time
+constexpr std::size_t kMaxLogsPerTick = 10;
+constexpr char kVersion[] = "0.1.0";
+
+[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
+
+// What an epoll event is about: 8 bits of kind, 56 bits of number.
+enum class Source : std::uint8_t { kListener, kWake, kShard, kClient, kClientProcess, kWatch };
+constexpr std::uint64_t key(Source source, std::uint64_t number) {
+  return (static_cast<std::uint64_t>(source) << 56) | number;
+}
+
+void raise_file_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  static_cast<void>(::setrlimit(RLIMIT_NOFILE, &limit));  // if not, there is room for fewer clients
+}
+
+ServerConfig completed(ServerConfig config) {
+  config.port_names.resize(config.nics.size(), "fabric");
+  return config;
+}
+
+std::vector<std::byte> bytes_of(const std::string& text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+// A memfd with a text that is too long for a message.
+UniqueFd memfd_of(const std::string& text) {
+  UniqueFd fd(::memfd_create("rocinante-result", MFD_CLOEXEC));
+  for (std::size_t at = 0; fd && at < text.size();) {
+    const ssize_t written = ::write(fd.get(), text.data() + at, text.size() - at);
+    if (written <= 0) fd.reset();
+    at += written <= 0 ? 0 : static_cast<std::size_t>(written);
+  }
+  if (fd) static_cast<void>(::lseek(fd.get(), 0, SEEK_SET));
+  return fd;
+}
+
+}  // namespace
+
+struct ControlServer::Impl final : ContextHost {
+  struct Outgoing {
+    std::vector<std::byte> bytes;
+    std::vector<UniqueFd> fds;
+  };
+  struct Client {
+    std::uint64_t id = 0;
+    UniqueFd socket, pidfd;
+    ucred credentials{};
+    std::shared_ptr<Context> context;
+    std::size_t in_flight = 0;
+    std::deque<Outgoing> queue;
+    bool waits_for_room = false;
+    std::set<std::int64_t> captures;
+  };
+  struct Shard {
+    ShardLink* link = nullptr;
+    std::unique_ptr<ProcessVmMemory> memory;
+    std::deque<std::pair<emulator::CommandId, emulator::Command>> waiting;  // the link was full
+    std::size_t contexts = 0;
+    // Watchdog: the call seen at the last tick, and when it was first seen.
+    std::uint64_t stalled_call = 0;
+    Clock::time_point stalled_since;
+    bool stall_reported = false;
+  };
+  struct Watch {
+    std::shared_ptr<EventPipe> pipe;  // or
+    UniqueFd pidfd;
+    std::function<void()> ended;
+  };
+
+  Impl(ServerConfig config, std::vector<ShardLink*> links, CaptureControl& capture);
+
+  // ---- ContextHost
+  void submit(std::uint32_t shard, emulator::Command&& command, Continuation then) override;
+  void reply(const ReplyTo& to, ReplyBody&& body) override { send_reply(to, std::errc{}, std::move(body)); }
+  void fail(const ReplyTo& to, std::errc error) override { send_reply(to, error, {}); }
+  std::uint64_t watch(std::shared_ptr<EventPipe> pipe, std::function<void()> closed) override;
+  std::uint64_t watch(UniqueFd pidfd, std::function<void()> ended) override;
+  void unwatch(std::uint64_t watch) override;
+  void log(const std::string& sentence) override;
+  [[nodiscard]] const ServerConfig& config() const override { return config_; }
+  [[nodiscard]] bool link_up(emulator::NicId nic) const override { return up_[nic.index]; }
+  [[nodiscard]] AddressSpaces& spaces() override { return *spaces_; }
+  [[nodiscard]] EventRouter& router() override { return router_; }
+  [[nodiscard]] int kick_fd(std::uint32_t shard) const override { return shards_[shard].link->kick_fd(); }
+
+  // ---- loop
+  void serve();
+  void dispatch(const epoll_event& event);
+  void add_to_epoll(int fd, std::uint32_t events, std::uint64_t data) const;
+  void tick();
+  void watch_for_stalls();
+  [[nodiscard]] bool idle_time_over() const;
+  void close_everything();
+
+  // ---- shards
+  void drain_shard(std::uint32_t index);
+  void submit_waiting(Shard& shard);
+
+  // ---- clients
+  void accept_clients();
+  void on_client(std::uint64_t id, std::uint32_t events);
+  void read_client(Client& client);
+  void handle(Client& client, Message&& message);
+  void open_device(Client& client, const ReplyTo& to, std::span<const std::byte> payload);
+  void close_device(Client& client, const ReplyTo& to);
+  void close_context(std::shared_ptr<Context> context, std::function<void()> done);
+  void send_reply(const ReplyTo& to, std::errc error, ReplyBody&& body);
+  void flush(Client& client);
+  // With a reason: a client that broke the rules.
+  void drop(std::uint64_t client, const std::string& reason);
+
+  // ---- admin
+  void admin(Client& client, const ReplyTo& to, Message&& message);
+  void admin_op(Client& client, const ReplyTo& to, const std::string& op, const json& request, std::vector<UniqueFd> fds);
+  void show(const ReplyTo& to, const std::string& what);
+  void start_capture(Client& client, const ReplyTo& to, const json& request, std::vector<UniqueFd> fds);
+  void stop_capture(Client& client, const ReplyTo& to, const json& request);
+  [[nodiscard]] std::optional<std::uint64_t> nic_set(const json& request) const;
+  [[nodiscard]] json daemon_json() const;
+  void reply_json(const ReplyTo& to, const json& value);
+  void fail_with(const ReplyTo& to, std::errc error, const std::string& sentence);
+
+  const ServerConfig config_;
+  CaptureControl& capture_;
+  std::unique_ptr<AddressSpaces> spaces_ = std::make_unique<AddressSpaces>();
+  std::mutex atomics_;  // read-modify-write of application memory, by any shard
+  EventRouter router_;
+  const std::vector<ShardLink*> links_;
+  std::vector<Shard> shards_;  // one for each of links_
+  std::vector<bool> up_;
+  Listener listener_;
+  Views views_;
+  UniqueFd epoll_, wake_;
+  std::function<std::string()> daemon_info_;
+  std::atomic<bool> stopping_{false};
+  std::uint64_t next_client_ = 1, next_watch_ = 1, next_command_ = 1;
+  std::unordered_map<std::uint64_t, std::unique_ptr<Client>> clients_;
+  std::unordered_map<std::uint64_t, Watch> watches_;
+  std::unordered_map<std::uint64_t, Continuation> continuations_;
+  std::size_t open_contexts_ = 0;
+  Clock::time_point idle_since_ = Clock::now();
+  Clock::time_point last_tick_ = Clock::now();
+  std::size_t logged_ = 0, not_logged_ = 0;
+  alignas(MessageHeader) std::array<std::byte, kMaxMessageBytes> buffer_;
+};
+
+ControlServer::Impl::Impl(ServerConfig config, std::vector<ShardLink*> links, CaptureControl& capture)
+    : config_(completed(std::move(config))),
+      capture_(capture),
+      links_(std::move(links)),
+      listener_(config_),
+      views_(config_.socket_path.substr(0, config_.socket_path.rfind('/')) + "/views", config_.nics, config_.port_names),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  if (!epoll_ || !wake_) roci::shim::fail("cannot create the control thread's descriptors");
+  std::signal(SIGPIPE, SIG_IGN);
+  raise_file_limit();
+  for (const emulator::NicConfig& nic : config_.nics)
+    up_.push_back(nic.link_up);
+  add_to_epoll(listener_.fd(), EPOLLIN, key(Source::kListener, 0));
+  add_to_epoll(wake_.get(), EPOLLIN, key(Source::kWake, 0));
+  for (ShardLink* link : links_) {
+    Shard& shard = shards_.emplace_back();
+    shard.link = link;
+    shard.memory = std::make_unique<ProcessVmMemory>(*spaces_, atomics_);
+    add_to_epoll(link->replies_fd(), EPOLLIN, key(Source::kShard, shards_.size() - 1));
+  }
+}
+
+// ---- loop --------------------------------------------------------------------------------------------
+
+void ControlServer::Impl::add_to_epoll(int fd, std::uint32_t events, std::uint64_t data) const {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = data;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) roci::shim::fail("epoll_ctl");
+}
+
+void ControlServer::Impl::serve() {
+  while (!stopping_ && !idle_time_over()) {
+    std::array<epoll_event, kMaxEpollEvents> events;
+    // Sleeps for ever if there is nothing that time could bring.
+    const bool timed = !clients_.empty() || config_.idle_exit_ms >= 0;
+    const int count = ::epoll_wait(epoll_.get(), events.data(), events.size(), timed ? kTickMs : -1);
+    for (int i = 0; i < count; ++i)
+      dispatch(events[static_cast<std::size_t>(i)]);
+    if (Clock::now() - last_tick_ >= std::chrono::milliseconds(kTickMs)) tick();
+  }
+  close_everything();
+}
+
+void ControlServer::Impl::dispatch(const epoll_event& event) {
+  const std::uint64_t number = event.data.u64 & ~(std::uint64_t{0xFF} << 56);
+  switch (static_cast<Source>(event.data.u64 >> 56)) {
+    case Source::kListener:
+      accept_clients();
+      return;
+    case Source::kWake: {
+      std::uint64_t count = 0;
+      static_cast<void>(!::read(wake_.get(), &count, sizeof count));
+      return;
+    }
+    case Source::kShard:
+      drain_shard(static_cast<std::uint32_t>(number));
+      return;
+    case Source::kClient:
+      on_client(number, event.events);
+      return;
+    case Source::kClientProcess:
+      drop(number, "");
+      return;
+    case Source::kWatch: {
+      const auto at = watches_.find(number);
+      if (at == watches_.end()) return;
+      if (at->second.pipe && (event.events & EPOLLERR) == 0) {
+        at->second.pipe->flush();
+        return;
+      }
+      const auto ended = at->second.ended;  // which may end the watch
+      const int fd = at->second.pipe ? at->second.pipe->write_fd() : at->second.pidfd.get();
+      ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+      ended();
+      return;
+    }
+  }
+}
+
+bool ControlServer::Impl::idle_time_over() const {
+  if (config_.idle_exit_ms < 0 || !clients_.empty()) return false;
+  return Clock::now() - idle_since_ >= std::chrono::milliseconds(config_.idle_exit_ms);
+}
+
+void ControlServer::Impl::tick() {
+  last_tick_ = Clock::now();
+  if (not_logged_ != 0 && config_.log) config_.log(std::to_string(not_logged_) + " more such lines were left out");
+  logged_ = not_logged_ = 0;
+  watch_for_stalls();
+  if (views_.empty()) return;
+  try {
+    for (std::size_t i = 0; i < config_.nics.size(); ++i) {
+      const emulator::NicId nic{static_cast<std::uint8_t>(i)};
+      views_.refresh(nic, sum_counters(links_, nic));
+    }
+  } catch (const std::system_error& error) {
+    log(std::string("counters in sysfs are not up to date: ") + error.what());
+  }
+}
+
+// A poll thread that is inside one call for long serves nobody. The memory that it waits for belongs to one client.
+void ControlServer::Impl::watch_for_stalls() {
+  for (Shard& shard : shards_) {
+    const ProcessVmMemory::Stall now = shard.memory->stall();
+    if (now.pid == 0 || now.call != shard.stalled_call) {
+      shard.stalled_call = now.call;
+      shard.stalled_since = Clock::now();
+      shard.stall_reported = false;
+      continue;
+    }
+    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - shard.stalled_since).count();
+    if (config_.memory_stall_report_ms >= 0 && ms >= config_.memory_stall_report_ms && !shard.stall_reported) {
+      shard.stall_reported = true;
+      log("memory of " + process_name(now.pid) + " does not answer; everybody else waits for it");
+    }
+    if (config_.memory_stall_kill_ms >= 0 && ms >= config_.memory_stall_kill_ms) {
+      log("killed " + process_name(now.pid) + ": its memory did not answer for " + std::to_string(ms) + " ms");
+      ::kill(now.pid, SIGKILL);
+    }
+  }
+}
+
+// Every client goes; replies are taken until each context is closed.
+void ControlServer::Impl::close_everything() {
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.fd(), nullptr);
+  while (!clients_.empty())
+    drop(clients_.begin()->first, "");
+  while (open_contexts_ != 0) {
+    std::array<epoll_event, kMaxEpollEvents> events;
+    const int count = ::epoll_wait(epoll_.get(), events.data(), events.size(), kTickMs);
+    for (int i = 0; i < count; ++i)
+      dispatch(events[static_cast<std::size_t>(i)]);
+    watch_for_stalls();
+  }
+}
+
+void ControlServer::Impl::log(const std::string& sentence) {
+  if (logged_ == kMaxLogsPerTick) {
+    ++not_logged_;
+    return;
+  }
+  ++logged_;
+  if (config_.log) config_.log(sentence);
+}
+
+// ---- shards ------------------------------------------------------------------------------------------
+
+void ControlServer::Impl::submit(std::uint32_t shard, emulator::Command&& command, Continuation then) {
+  const emulator::CommandId id{next_command_++};
+  continuations_.emplace(static_cast<std::uint64_t>(id), std::move(then));
+  shards_[shard].waiting.emplace_back(id, std::move(command));
+  submit_waiting(shards_[shard]);
+}
+
+void ControlServer::Impl::submit_waiting(Shard& shard) {
+  while (!shard.waiting.empty()) {
+    auto& [id, command] = shard.waiting.front();
+    if (!shard.link->submit(id, std::move(command))) return;
+    shard.waiting.pop_front();
+  }
+}
+
+void ControlServer::Impl::drain_shard(std::uint32_t index) {
+  Shard& shard = shards_[index];
+  std::uint64_t count = 0;
+  static_cast<void>(!::read(shard.link->replies_fd(), &count, sizeof count));
+  std::array<emulator::CommandReply, kMaxRepliesAtOnce> replies;
+  for (std::size_t got = replies.size(); got == replies.size();) {
+    got = shard.link->drain_replies(replies);
+    for (std::size_t i = 0; i < got; ++i) {
+      const auto at = continuations_.find(static_cast<std::uint64_t>(replies[i].id));
+      if (at == continuations_.end()) continue;
+      const Continuation then = std::move(at->second);
+      continuations_.erase(at);
+      then(std::move(replies[i]));
+    }
+  }
+  submit_waiting(shard);
+}
+
+// ---- watches -----------------------------------------------------------------------------------------
+
+std::uint64_t ControlServer::Impl::watch(std::shared_ptr<EventPipe> pipe, std::function<void()> closed) {
+  const std::uint64_t id = next_watch_++;
+  // Edge-triggered: once when room appears in a full pipe, once when the reader goes.
+  add_to_epoll(pipe->write_fd(), EPOLLOUT | EPOLLET, key(Source::kWatch, id));
+  watches_.emplace(id, Watch{std::move(pipe), UniqueFd(), std::move(closed)});
+  return id;
+}
+
+std::uint64_t ControlServer::Impl::watch(UniqueFd pidfd, std::function<void()> ended) {
+  const std::uint64_t id = next_watch_++;
+  add_to_epoll(pidfd.get(), EPOLLIN, key(Source::kWatch, id));
+  watches_.emplace(id, Watch{nullptr, std::move(pidfd), std::move(ended)});
+  return id;
+}
+
+void ControlServer::Impl::unwatch(std::uint64_t watch) {
+  const auto at = watches_.find(watch);
+  if (at == watches_.end()) return;
+  const int fd = at->second.pipe ? at->second.pipe->write_fd() : at->second.pidfd.get();
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  watches_.erase(at);
+}
+
+// ---- clients -----------------------------------------------------------------------------------------
+
+void ControlServer::Impl::accept_clients() {
+  for (std::size_t i = 0; i < kMaxMessagesAtOnce; ++i) {
+    UniqueFd socket = listener_.accept();
+    if (!socket) return;
+    std::optional<Peer> peer = peer_of(socket.get());
+    if (!peer) continue;
+    if (!may_connect(config_, socket.get(), peer->credentials)) {
+      log("refused process " + std::to_string(peer->credentials.pid) + " of user " +
+          std::to_string(peer->credentials.uid) + ": neither the daemon's user nor allowed by allow_uid or allow_gid");
+      continue;
+    }
+    if (clients_.size() >= config_.max_clients) {
+      log("refused process " + std::to_string(peer->credentials.pid) + ": there are " +
+          std::to_string(clients_.size()) + " clients already");
+      continue;
+    }
+    auto client = std::make_unique<Client>();
+    client->id = next_client_++;
+    client->socket = std::move(socket);
+    client->credentials = peer->credentials;
+    client->pidfd = std::move(peer->pidfd);
+    add_to_epoll(client->socket.get(), EPOLLIN, key(Source::kClient, client->id));
+    if (client->pidfd) add_to_epoll(client->pidfd.get(), EPOLLIN, key(Source::kClientProcess, client->id));
+    clients_.emplace(client->id, std::move(client));
+  }
+}
+
+void ControlServer::Impl::on_client(std::uint64_t id, std::uint32_t events) {
+  const auto at = clients_.find(id);
+  if (at == clients_.end()) return;
+  if ((events & EPOLLOUT) != 0) flush(*at->second);
+  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) == 0) return;
+  const auto still = clients_.find(id);
+  if (still != clients_.end()) read_client(*still->second);
+}
+
+void ControlServer::Impl::read_client(Client& client) {
+  const std::uint64_t id = client.id;
+  for (std::size_t i = 0; i < kMaxMessagesAtOnce && clients_.contains(id); ++i) {
+    Message message = receive(client.socket.get(), buffer_);
+    switch (message.status) {
+      case Message::Status::kNone:
+        return;
+      case Message::Status::kEnd:
+        return drop(id, "");
+      case Message::Status::kMalformed:
+        return drop(id, message.reason);
+      case Message::Status::kMessage:
+        handle(client, std::move(message));
+        break;
+    }
+  }
+}
+
+void ControlServer::Impl::handle(Client& client, Message&& message) {
+  if (++client.in_flight > kMaxRequestsInFlight)
+    return drop(client.id, "too many requests unanswered or answers unread");
+  const ReplyTo to{client.id, message.header.id, static_cast<MessageKind>(message.header.kind)};
+  if (message.header.version != kProtocolVersion) return fail(to, std::errc::protocol_not_supported);
+  switch (to.kind) {
+    case MessageKind::kOpenDevice:
+      return open_device(client, to, message.payload);
+    case MessageKind::kUverbs:
+      if (!client.context) return fail(to, std::errc::no_such_device);
+      return client.context->handle(to, message.sender, message.payload);
+    case MessageKind::kAdmin:
+      return admin(client, to, std::move(message));
+    case MessageKind::kLifeline:
+      return reply(to, {});
+    case MessageKind::kCloseDevice:
+      return close_device(client, to);
+  }
+  fail(to, std::errc::invalid_argument);
+}
+
+void ControlServer::Impl::open_device(Client& client, const ReplyTo& to, std::span<const std::byte> payload) {
+  OpenDeviceRequest request;
+  if (payload.size() != sizeof request || client.context) return fail(to, std::errc::invalid_argument);
+  std::memcpy(&request, payload.data(), sizeof request);
+  if (request.nic >= config_.nics.size()) return fail(to, std::errc::no_such_device);
+  if (!client.pidfd) return fail(to, std::errc::no_such_process);  // its memory could not be reached either
+  const auto least = std::min_element(shards_.begin(), shards_.end(),
+                                      [](const Shard& a, const Shard& b) { return a.contexts < b.contexts; });
+  const auto shard = static_cast<std::uint32_t>(least - shards_.begin());
+  client.context = Context::open(*this, emulator::NicId{static_cast<std::uint8_t>(request.nic)}, shard,
+                                 client.credentials, to);
+  if (!client.context) return;
+  ++open_contexts_;
+  ++shards_[shard].contexts;
+}
+
+void ControlServer::Impl::close_device(Client& client, const ReplyTo& to) {
+  if (!client.context) return fail(to, std::errc::no_such_device);
+  close_context(std::exchange(client.context, nullptr), [this, to] { reply(to, {}); });
+}
+
+void ControlServer::Impl::close_context(std::shared_ptr<Context> context, std::function<void()> done) {
+  const std::uint32_t shard = context->shard();
+  context->close([this, shard, done = std::move(done)] {
+    --open_contexts_;
+    --shards_[shard].contexts;
+    done();
+  });
+}
+
+void ControlServer::Impl::drop(std::uint64_t id, const std::string& reason) {
+  const auto at = clients_.find(id);
+  if (at == clients_.end()) return;
+  const std::unique_ptr<Client> client = std::move(at->second);
+  clients_.erase(at);
+  if (!reason.empty()) log("closed the connection of " + process_name(client->credentials.pid) + ": " + reason);
+  // The descriptors may live on in another process, and epoll would go on reporting them.
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, client->socket.get(), nullptr);
+  ::shutdown(client->socket.get(), SHUT_RDWR);
+  if (client->pidfd) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, client->pidfd.get(), nullptr);
+  for (const std::int64_t capture : client->captures)
+    static_cast<void>(capture_.stop(capture));
+  if (client->context) close_context(std::move(client->context), [] {});
+  if (clients_.empty()) idle_since_ = Clock::now();
+}
+
+void ControlServer::Impl::send_reply(const ReplyTo& to, std::errc error, ReplyBody&& body) {
+  const auto at = clients_.find(to.client);
+  if (at == clients_.end()) return;
+  MessageHeader header;
+  header.kind = static_cast<std::uint16_t>(to.kind);
+  header.id = to.id;
+  header.error = static_cast<std::int32_t>(error);
+  header.length_bytes = static_cast<std::uint32_t>(body.payload.size());
+  const auto head = std::as_bytes(std::span<const MessageHeader, 1>(&header, 1));
+  Outgoing out;
+  out.bytes.assign(head.begin(), head.end());
+  out.bytes.insert(out.bytes.end(), body.payload.begin(), body.payload.end());
+  out.fds = std::move(body.fds);
+  at->second->queue.push_back(std::move(out));
+  if (at->second->queue.size() == 1) flush(*at->second);
+}
+
+void ControlServer::Impl::flush(Client& client) {
+  while (!client.queue.empty()) {
+    const Outgoing& out = client.queue.front();
+    const SendStatus status = send(client.socket.get(), out.bytes, out.fds);
+    if (status == SendStatus::kFull) break;
+    // Of a broken connection the end is reported by epoll.
+    client.queue.pop_front();
+    --client.in_flight;
+  }
+  const bool waits_for_room = !client.queue.empty();
+  if (waits_for_room == client.waits_for_room) return;
+  client.waits_for_room = waits_for_room;
+  epoll_event event{};
+  event.events = waits_for_room ? EPOLLIN | EPOLLOUT : EPOLLIN;
+  event.data.u64 = key(Source::kClient, client.id);
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, client.socket.get(), &event);
+}
+
+// ---- admin -------------------------------------------------------------------------------------------
+
+void ControlServer::Impl::fail_with(const ReplyTo& to, std::errc error, const std::string& sentence) {
+  send_reply(to, error, {bytes_of(sentence), {}});
+}
+
+void ControlServer::Impl::reply_json(const ReplyTo& to, const json& value) {
+  const std::string text = to_text(value);
+  ReplyBody body;
+  if (text.size() <= kMaxMessageBytes - sizeof(MessageHeader)) {
+    body.payload = bytes_of(text);
+  } else {
+    body.fds.push_back(memfd_of(text));
+    if (!body.fds[0]) return fail(to, std::errc::not_enough_memory);
+  }
+  reply(to, std::move(body));
+}
+
+void ControlServer::Impl::admin(Client& client, const ReplyTo& to, Message&& message) {
+  const auto* const text = reinterpret_cast<const char*>(message.payload.data());
+  const json request = json::parse(text, text + message.payload.size(), nullptr, false);
+  if (!request.is_object() || !request.contains("op") || !request["op"].is_string())
+    return fail_with(to, std::errc::invalid_argument, "not a JSON object with a text \"op\"");
+  const std::uint64_t id = client.id;
+  try {
+    admin_op(client, to, request["op"].get<std::string>(), request, std::move(message.fds));
+  } catch (const std::exception& error) {  // a disk that is full, memory that is short
+    log("process " + std::to_string(message.sender.pid) + ": " + error.what());
+    if (clients_.contains(id)) fail_with(to, std::errc::io_error, error.what());
+  }
+}
+
+void ControlServer::Impl::admin_op(Client& client, const ReplyTo& to, const std::string& op, const json& request,
+                                   std::vector<UniqueFd> fds) {
+  if (op == "ping") {
+    json pong = {{"pid", ::getpid()}, {"version", kVersion}};
+    pong["nics"] = nics_json(config_, [this](emulator::NicId nic) { return link_up(nic); });
+    return reply_json(to, pong);
+  }
+  if (op == "view") {
+    const auto nics = nic_set(request);
+    if (!nics) return fail_with(to, std::errc::no_such_device, "\"nics\" must be a list of names of NICs of this daemon");
+    return reply_json(to, {{"path", views_.path(*nics)}});
+  }
+  if (op == "show") {
+    const auto what = request.find("what");
+    return show(to, what != request.end() && what->is_string() ? what->get<std::string>() : "all");
+  }
+  if (op == "capture") return start_capture(client, to, request, std::move(fds));
+  if (op == "capture_stop") return stop_capture(client, to, request);
+  if (op == "shutdown") {
+    if (client.credentials.uid != ::geteuid())
+      return fail_with(to, std::errc::operation_not_permitted, "only the daemon's own user may end it");
+    stopping_ = true;
+    return reply_json(to, json::object());
+  }
+  fail_with(to, std::errc::operation_not_supported, "unknown op \"" + op + "\"");
+}
+
+// Bit n for NIC n; no list, or an empty one, means all. Nothing: a name that is not known.
+std::optional<std::uint64_t> ControlServer::Impl::nic_set(const json& request) const {
+  const std::uint64_t all = config_.nics.size() == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << config_.nics.size()) - 1;
+  const auto list = request.find("nics");
+  if (list == request.end()) return all;
+  if (!list->is_array()) return std::nullopt;
+  std::uint64_t set = 0;
+  for (const json& name : *list) {
+    const auto nic = std::find_if(config_.nics.begin(), config_.nics.end(), [&](const emulator::NicConfig& known) {
+      return name.is_string() && name.get_ref<const std::string&>() == known.name;
+    });
+    if (nic == config_.nics.end()) return std::nullopt;
+    set |= std::uint64_t{1} << (nic - config_.nics.begin());
+  }
+  return set == 0 ? all : set;
+}
+
+json ControlServer::Impl::daemon_json() const {
+  json daemon = {{"pid", ::getpid()},
+                 {"version", kVersion},
+                 {"socket", config_.socket_path},
+                 {"clients", clients_.size()},
+                 {"contexts", open_contexts_}};
+  json shards = json::array();
+  for (const Shard& shard : shards_)
+    shards.push_back({{"contexts", shard.contexts}, {"memory_calls", shard.memory->calls()}});
+  daemon["shards"] = std::move(shards);
+  if (daemon_info_) {
+    json info = json::parse(daemon_info_(), nullptr, false);
+    if (info.is_object()) daemon.update(info);
+  }
+  return daemon;
+}
+
+void ControlServer::Impl::show(const ReplyTo& to, const std::string& what) {
+  static constexpr std::array kWhat = {"all", "nic", "qp", "mr", "cq", "counters", "daemon"};
+  if (std::find(kWhat.begin(), kWhat.end(), what) == kWhat.end())
+    return fail_with(to, std::errc::invalid_argument, "\"what\" is one of all, nic, qp, mr, cq, counters, daemon");
+  // Collected from every shard, then answered.
+  struct Collection {
+    std::vector<std::unique_ptr<emulator::Snapshot>> shards;
+    std::size_t missing = 0;
+  };
+  const auto collection = std::make_shared<Collection>();
+  collection->shards.resize(shards_.size());
+  collection->missing = shards_.size();
+  const auto finish = [this, to, what, collection] {
+    const bool all = what == "all";
+    json objects = objects_json(config_, collection->shards);
+    json result = json::object();
+    if (all || what == "nic") {
+      result["nics"] = nics_json(config_, [this](emulator::NicId nic) { return link_up(nic); });
+      result["neighbours"] = std::move(objects["neighbours"]);
+    }
+    if (all) result["contexts"] = std::move(objects["contexts"]);
+    for (const char* kind : {"qp", "mr", "cq"})
+      if (all || what == kind) result[std::string(kind) + "s"] = std::move(objects[std::string(kind) + "s"]);
+    if (all || what == "counters") {
+      for (std::size_t i = 0; i < config_.nics.size(); ++i)
+        result["counters"][config_.nics[i].name] =
+            counters_json(sum_counters(links_, emulator::NicId{static_cast<std::uint8_t>(i)}));
+    }
+    if (all || what == "daemon") result["daemon"] = daemon_json();
+    reply_json(to, result);
+  };
+  for (std::uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    submit(shard, {{}, emulator::Inspect{}}, [collection, shard, finish](emulator::CommandReply&& reply) {
+      if (auto* snapshot = std::get_if<std::unique_ptr<emulator::Snapshot>>(&reply.body))
+        collection->shards[shard] = std::move(*snapshot);
+      if (--collection->missing == 0) finish();
+    });
+  }
+}
+
+void ControlServer::Impl::start_capture(Client& client, const ReplyTo& to, const json& request,
+                                        std::vector<UniqueFd> fds) {
+  const auto nics = nic_set(request);
+  if (!nics) return fail_with(to, std::errc::no_such_device, "\"nics\" must be a list of names of NICs of this daemon");
+  if (fds.size() != 1) return fail_with(to, std::errc::invalid_argument, "a capture needs one file descriptor to write to");
+  std::uint32_t snap_length = 0;
+  if (const auto wanted = request.find("snaplen"); wanted != request.end()) {
+    if (!wanted->is_number_unsigned() || wanted->get<std::uint64_t>() > 0xFFFFFFFFu)
+      return fail_with(to, std::errc::invalid_argument, "\"snaplen\" is a number of bytes");
+    snap_length = wanted->get<std::uint32_t>();
+  }
+  const std::int64_t id = capture_.start(fds[0].release(), *nics, snap_length);
+  if (id < 0) return fail_with(to, static_cast<std::errc>(-id), std::string("cannot capture: ") + std::strerror(static_cast<int>(-id)));
+  client.captures.insert(id);
+  reply_json(to, {{"id", id}});
+}
+
+void ControlServer::Impl::stop_capture(Client& client, const ReplyTo& to, const json& request) {
+  const auto id = request.find("id");
+  if (id == request.end() || !id->is_number_integer() || client.captures.erase(id->get<std::int64_t>()) == 0)
+    return fail_with(to, std::errc::invalid_argument, "no capture of this connection has that \"id\"");
+  const CaptureControl::Totals totals = capture_.stop(id->get<std::int64_t>());
+  reply_json(to, {{"written", totals.written}, {"lost", totals.lost}, {"bytes", totals.bytes}});
+}
+
+// ---- public ------------------------------------------------------------------------------------------
+
+ControlServer::ControlServer(ServerConfig config, std::vector<ShardLink*> links, CaptureControl& capture)
+    : impl_(std::make_unique<Impl>(std::move(config), std::move(links), capture)) {}
+
+ControlServer::~ControlServer() = default;
+
+emulator::Memory& ControlServer::memory(std::uint32_t shard) { return *impl_->shards_[shard].memory; }
+
+void ControlServer::on_events(std::span<const emulator::Event> events) { impl_->router_.deliver(events); }
+
+void ControlServer::serve() { impl_->serve(); }
+
+void ControlServer::stop() {
+  impl_->stopping_ = true;
+  constexpr std::uint64_t kOnce = 1;
+  static_cast<void>(!::write(impl_->wake_.get(), &kOnce, sizeof kOnce));
+}
+
+void ControlServer::set_daemon_info(std::function<std::string()> json) { impl_->daemon_info_ = std::move(json); }
+
+void ControlServer::on_link(emulator::NicId nic, bool up) {
+  impl_->up_[nic.index] = up;
+  try {
+    impl_->views_.set_link(nic, up);
+  } catch (const std::system_error& error) {
+    impl_->log(std::string("the link state in sysfs is not up to date: ") + error.what());
+  }
+}
+
+}  // namespace roci::shim
