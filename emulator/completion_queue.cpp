@@ -1,0 +1,54 @@
+#include "emulator/completion_queue.h"
+
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "emulator/context.h"
+#include "emulator/counters.h"
+
+namespace roci::emulator {
+
+void Completer::complete(CompletionQueue& cq, const RingCqe& cqe, bool wakes, Counters& counters) {
+  if (cq.is_overrun) {
+    ++counters.cq_overruns;
+    return;
+  }
+  const std::uint32_t next = cq.ring.after(cq.producer);
+  if (next == cq.consumer) {
+    cq.consumer = cq.ring.load_consumer();  // a nonsensical one makes an overrun at worst
+    if (next == cq.consumer) {
+      ++counters.cq_overruns;
+      cq.is_overrun = true;
+      has_overrun_ = true;
+      events_.raise(cq.events, EventKind::kCqErr);
+      return;
+    }
+  }
+  std::memcpy(cq.ring.element(cq.producer), &cqe, sizeof cqe);
+  cq.producer = next;
+  cq.has_solicited |= wakes;
+  ++cq.completions;
+  dirty_.push_back(cq.dirty_node);
+}
+
+void Completer::publish() {
+  dirty_.for_each([this](CompletionQueue& cq) {
+    publish(cq);
+    cq.dirty_node.unlink();
+  });
+}
+
+void Completer::publish(CompletionQueue& cq) {
+  cq.ring.store_producer(cq.producer);
+  const bool has_solicited = std::exchange(cq.has_solicited, false);
+  // The application arms, then looks at the ring once more; so the producer must be visible before the arm is read.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  std::uint32_t* const word = &cq.context->control->cq_arm[cq.handle];
+  const auto armed = static_cast<CqArm>(__atomic_load_n(word, __ATOMIC_RELAXED));
+  if (armed != CqArm::kNext && !(armed == CqArm::kSolicited && has_solicited)) return;
+  __atomic_exchange_n(word, static_cast<std::uint32_t>(CqArm::kNone), __ATOMIC_RELAXED);
+  events_.raise(cq.events, EventKind::kCompletion);
+}
+
+}  // namespace roci::emulator

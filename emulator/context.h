@@ -1,0 +1,30 @@
+// One open of a NIC by one client: its objects by handle, and the control area it shares with the engine.
+//
+// Everything a client has hangs here, so that its death frees everything. Thread rule: the engine's thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "emulator/command.h"
+#include "emulator/completion_queue.h"
+#include "emulator/memory_region.h"
+#include "emulator/qp.h"
+#include "emulator/slot_map.h"
+
+namespace roci::emulator {
+
+struct Context {
+  ContextId id;
+  NicId nic;
+  ControlArea* control = nullptr;
+  std::string client;
+  SlotMap<Pd> pds;
+  SlotMap<MemoryRegion> regions;
+  SlotMap<CompletionQueue> cqs;
+  SlotMap<Qp> qps;
+  std::uint64_t private_bytes = 0;  // of its QPs' work queues
+  EventSource port_events;
+};
+
+}  // namespace roci::emulator

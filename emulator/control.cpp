@@ -1,0 +1,577 @@
+#include "emulator/control.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "emulator/qp_error.h"
+#include "emulator/qp_transitions.h"
+#include "emulator/requester.h"
+#include "emulator/steering.h"
+
+namespace roci::emulator {
+namespace {
+
+using Body = decltype(CommandReply::body);
+
+// What a command comes to: an errno, or success with what it returns.
+struct Outcome {
+  std::errc error{};
+  Body body;
+};
+Outcome refuse(std::errc error) { return {error, std::monostate{}}; }
+
+template <class T>
+bool fits(std::span<std::byte> bytes, std::size_t needed) {
+  return bytes.size() >= needed && reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(T) == 0;
+}
+
+// ---- contexts --------------------------------------------------------------------------------------
+
+Context* find_context(Shard& shard, ContextId id) {
+  const auto found = std::find_if(shard.contexts.begin(), shard.contexts.end(),
+                                  [&](const auto& context) { return context->id == id; });
+  return found == shard.contexts.end() ? nullptr : found->get();
+}
+
+Outcome open_context(Shard& shard, const OpenContext& command) {
+  if (command.nic.index >= shard.nics.size()) return refuse(std::errc::no_such_device);
+  if (!fits<ControlArea>(command.control_area, kControlAreaBytes)) return refuse(std::errc::invalid_argument);
+  auto context = std::make_unique<Context>();
+  // Unique over all shards, as each gives out its own residue.
+  context->id = {shard.next_context++ * shard.config.shard_count + shard.config.shard};
+  context->nic = command.nic;
+  context->client = command.client;
+  context->control = new (command.control_area.data()) ControlArea{};
+  context->control->magic = kControlMagic;
+  context->control->version = kControlVersion;
+  std::fill(std::begin(context->control->qp_state), std::end(context->control->qp_state),
+            static_cast<std::uint8_t>(QpState::kDestroyed));
+  context->port_events.context = context->id;
+  context->port_events.user_handle = 1;  // port number
+  const ContextId id = context->id;
+  shard.contexts.push_back(std::move(context));
+  return {{}, id};
+}
+
+// ---- PDs and MRs -----------------------------------------------------------------------------------
+
+Outcome alloc_pd(Shard& shard, Context& context) {
+  Nic& nic = *shard.nics[context.nic.index];
+  if (nic.pd_count == shard.config.limits.max_pd) return refuse(std::errc::not_enough_memory);
+  ++nic.pd_count;
+  auto pd = std::make_unique<Pd>();
+  pd->handle = context.pds.next_handle();
+  return {{}, PdHandle{context.pds.add(std::move(pd)).handle}};
+}
+
+Outcome dealloc_pd(Shard& shard, Context& context, PdHandle handle) {
+  const Pd* const pd = context.pds.find(handle.value);
+  if (pd == nullptr) return refuse(std::errc::invalid_argument);
+  if (pd->users > 0) return refuse(std::errc::device_or_resource_busy);
+  context.pds.remove(handle.value);
+  --shard.nics[context.nic.index]->pd_count;
+  return {};
+}
+
+constexpr std::uint32_t kKnownAccess = kAccessLocalWrite | kAccessRemoteWrite | kAccessRemoteRead | kAccessRemoteAtomic |
+                                       kAccessMwBind | kAccessZeroBased | kAccessHugeTlb;
+
+std::errc check_access_flags(std::uint32_t access) {
+  access &= ~kAccessOptionalMask;
+  if ((access & kAccessOnDemand) != 0) return std::errc::operation_not_supported;
+  if ((access & ~kKnownAccess) != 0) return std::errc::invalid_argument;
+  // What peers may write, the owner must be able to write.
+  const bool writes = (access & (kAccessRemoteWrite | kAccessRemoteAtomic)) != 0;
+  if (writes && (access & kAccessLocalWrite) == 0) return std::errc::invalid_argument;
+  return {};
+}
+
+Outcome reg_mr(Shard& shard, Context& context, const RegMr& command) {
+  Pd* const pd = context.pds.find(command.pd.value);
+  if (pd == nullptr) return refuse(std::errc::invalid_argument);
+  if (const std::errc error = check_access_flags(command.access); error != std::errc{}) return refuse(error);
+  const std::uint64_t last = command.length_bytes - 1;
+  const bool wraps = command.length_bytes == 0 || command.address + last < last || command.iova + last < last;
+  if (wraps || command.length_bytes > shard.config.limits.max_mr_bytes) return refuse(std::errc::invalid_argument);
+  Nic& nic = *shard.nics[context.nic.index];
+  if (nic.mr_count == shard.config.limits.max_mr) return refuse(std::errc::not_enough_memory);
+  ++nic.mr_count;
+  ++pd->users;
+  auto region = std::make_unique<MemoryRegion>();
+  region->context = &context;
+  region->pd = pd;
+  region->handle = context.regions.next_handle();
+  region->access = command.access & ~kAccessOptionalMask;
+  region->space = command.space;
+  region->address = command.address;
+  region->iova = command.iova;
+  region->length_bytes = command.length_bytes;
+  do {
+    region->key = shard.dice.next();  // not to be guessed, and not soon used again
+  } while (region->key == 0 || shard.keys.contains(region->key));
+  MemoryRegion& kept = context.regions.add(std::move(region));
+  shard.keys.insert(kept);
+  return {{}, RegMrReply{{kept.handle}, proto::Lkey{kept.key}, proto::Rkey{kept.key}}};
+}
+
+Outcome dereg_mr(Shard& shard, Context& context, MrHandle handle) {
+  MemoryRegion* const region = context.regions.find(handle.value);
+  if (region == nullptr) return refuse(std::errc::invalid_argument);
+  shard.keys.erase(*region);
+  --region->pd->users;
+  --shard.nics[context.nic.index]->mr_count;
+  context.regions.remove(handle.value);
+  return {};
+}
+
+// ---- CQs -------------------------------------------------------------------------------------------
+
+Outcome create_cq(Shard& shard, Context& context, const CreateCq& command) {
+  const DeviceLimits& limits = shard.config.limits;
+  const bool is_power = command.slots != 0 && (command.slots & (command.slots - 1)) == 0;
+  if (!is_power || command.slots > std::bit_ceil(limits.max_cqe + 1)) return refuse(std::errc::invalid_argument);
+  const RingShape shape{kLog2CqeBytes, command.slots};
+  if (!fits<RingHeader>(command.ring, shape.bytes())) return refuse(std::errc::invalid_argument);
+  Nic& nic = *shard.nics[context.nic.index];
+  if (nic.cq_count == limits.max_cq || context.cqs.next_handle() >= kMaxCqsPerContext) {
+    return refuse(std::errc::not_enough_memory);
+  }
+  ++nic.cq_count;
+  auto cq = std::make_unique<CompletionQueue>();
+  cq->context = &context;
+  cq->handle = context.cqs.next_handle();
+  cq->ring = Ring{command.ring, shape};
+  cq->events.context = context.id;
+  cq->events.user_handle = command.user_handle;
+  cq->events.channel = command.channel;
+  cq->events.object = cq->handle;
+  __atomic_store_n(&context.control->cq_arm[cq->handle], 0U, __ATOMIC_RELAXED);
+  return {{}, CqHandle{context.cqs.add(std::move(cq)).handle}};
+}
+
+Outcome destroy_cq(Shard& shard, Context& context, CqHandle handle) {
+  const CompletionQueue* const cq = context.cqs.find(handle.value);
+  if (cq == nullptr) return refuse(std::errc::invalid_argument);
+  if (cq->users > 0) return refuse(std::errc::device_or_resource_busy);  // [IBTA C11-17]
+  const EventCounts counts = cq->events.handed_out;
+  context.cqs.remove(handle.value);
+  --shard.nics[context.nic.index]->cq_count;
+  return {{}, counts};
+}
+
+// ---- QPs: create, destroy --------------------------------------------------------------------------
+
+proto::Qpn draw_qpn(Shard& shard) {
+  for (;;) {
+    const proto::Qpn qpn{shard.dice.next()};
+    const bool is_special = qpn <= proto::kQpnGsi || qpn == proto::kQpnMulticast;
+    if (is_special || shard_of(qpn, shard.config.shard_count) != shard.config.shard) continue;
+    if (shard.qps.find(qpn.value()) == nullptr) return qpn;
+  }
+}
+
+std::errc check_capabilities(const DeviceLimits& limits, const QpCapabilities& cap) {
+  const bool is_within = cap.max_send_wr <= limits.max_qp_wr && cap.max_recv_wr <= limits.max_qp_wr &&
+                         cap.max_send_sge <= limits.max_sge && cap.max_recv_sge <= limits.max_sge &&
+                         cap.max_inline_bytes <= limits.max_inline_bytes;
+  return is_within ? std::errc{} : std::errc::invalid_argument;
+}
+
+Outcome create_qp(Shard& shard, Context& context, const CreateQp& command) {
+  if (command.type != static_cast<std::uint32_t>(QpType::kRc)) return refuse(std::errc::operation_not_supported);
+  Pd* const pd = context.pds.find(command.pd.value);
+  CompletionQueue* const send_cq = context.cqs.find(command.send_cq.value);
+  CompletionQueue* const recv_cq = context.cqs.find(command.recv_cq.value);
+  const QpCapabilities& cap = command.capabilities;
+  if (pd == nullptr || send_cq == nullptr || recv_cq == nullptr) return refuse(std::errc::invalid_argument);
+  if (const std::errc error = check_capabilities(shard.config.limits, cap); error != std::errc{}) return refuse(error);
+  const RingShape send_shape = send_ring_shape(cap);
+  const RingShape recv_shape = recv_ring_shape(cap);
+  if (!fits<RingHeader>(command.send_ring, send_shape.bytes()) ||
+      !fits<RingHeader>(command.recv_ring, recv_shape.bytes())) {
+    return refuse(std::errc::invalid_argument);
+  }
+  Nic& nic = *shard.nics[context.nic.index];
+  const std::size_t send_tail = std::max<std::size_t>(cap.max_send_sge * sizeof(RingSge), cap.max_inline_bytes);
+  const std::size_t recv_tail = cap.max_recv_sge * sizeof(RingSge);
+  const std::uint64_t bytes = WorkQueue<SendWqe>::bytes_needed(send_shape, send_tail) +
+                              WorkQueue<RecvWqe>::bytes_needed(recv_shape, recv_tail);
+  const bool is_full = nic.qp_count == shard.config.limits.max_qp || context.qps.next_handle() >= kMaxQpsPerContext;
+  if (is_full || context.private_bytes + bytes > shard.config.context_memory_bytes) {
+    return refuse(std::errc::not_enough_memory);
+  }
+  auto owned = std::make_unique<Qp>(context, context.qps.next_handle(), draw_qpn(shard));
+  Qp& qp = context.qps.add(std::move(owned));
+  qp.pd = pd;
+  qp.send_cq = send_cq;
+  qp.recv_cq = recv_cq;
+  qp.nic = context.nic;
+  qp.signal_all = command.sq_signal_all;
+  qp.attributes.capabilities = cap;
+  qp.sq = WorkQueue<SendWqe>{Ring{command.send_ring, send_shape}, send_tail};
+  qp.rq = WorkQueue<RecvWqe>{Ring{command.recv_ring, recv_shape}, recv_tail};
+  qp.private_bytes = bytes;
+  qp.events.context = context.id;
+  qp.events.user_handle = command.user_handle;
+  qp.events.object = qp.handle;
+  ++nic.qp_count;
+  ++pd->users;
+  ++send_cq->users;
+  ++recv_cq->users;
+  context.private_bytes += bytes;
+  shard.qps.insert(qp.qpn.value(), qp);
+  shard.timers.reserve(shard.qps.size());
+  set_state(shard, qp, QpState::kReset);  // [IBTA C10-20]
+  return {{}, CreateQpReply{{qp.handle}, qp.qpn}};
+}
+
+// Modifies that wait for this QP's neighbour end with it.
+void cancel_modify(Shard& shard, const Qp& qp) {
+  for (std::size_t i = shard.modifying.size(); i-- > 0;) {
+    if (shard.modifying[i].qp != &qp) continue;
+    shard.replies.push_back({shard.modifying[i].id, std::errc::operation_canceled, std::monostate{}});
+    shard.modifying.erase(shard.modifying.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
+EventCounts remove_qp(Shard& shard, Qp& qp) {
+  Context& context = *qp.context;
+  cancel_modify(shard, qp);
+  shard.timers.set(qp, kNever);
+  shard.qps.erase(qp.qpn.value());
+  set_state(shard, qp, QpState::kDestroyed);
+  --shard.nic_of(qp).qp_count;
+  --qp.pd->users;
+  --qp.send_cq->users;
+  --qp.recv_cq->users;
+  context.private_bytes -= qp.private_bytes;
+  const EventCounts counts = qp.events.handed_out;
+  context.qps.remove(qp.handle);
+  return counts;
+}
+
+Outcome destroy_qp(Shard& shard, Context& context, QpHandle handle) {
+  Qp* const qp = context.qps.find(handle.value);
+  if (qp == nullptr) return refuse(std::errc::invalid_argument);
+  return {{}, remove_qp(shard, *qp)};
+}
+
+Outcome close_context(Shard& shard, Context& context) {
+  context.qps.for_each([&](Qp& qp) { cancel_modify(shard, qp); });
+  for (const std::uint32_t handle : context.qps.handles())
+    remove_qp(shard, *context.qps.find(handle));
+  for (const std::uint32_t handle : context.cqs.handles())
+    static_cast<void>(destroy_cq(shard, context, {handle}));
+  for (const std::uint32_t handle : context.regions.handles())
+    static_cast<void>(dereg_mr(shard, context, {handle}));
+  for (const std::uint32_t handle : context.pds.handles())
+    static_cast<void>(dealloc_pd(shard, context, {handle}));
+  const auto found = std::find_if(shard.contexts.begin(), shard.contexts.end(),
+                                  [&](const auto& one) { return one.get() == &context; });
+  shard.contexts.erase(found);
+  return {};
+}
+
+// ---- QPs: modify -----------------------------------------------------------------------------------
+
+constexpr std::uint8_t kMaxAckTimeoutCode = 31, kMaxRnrTimerCode = 31, kMaxRetries = 7;
+
+std::errc check_address(const Nic& nic, const AddressVector& av) {
+  const bool is_ok = av.is_global &&  // [IBTA A17.4.2]
+                     av.port == 1 && av.sgid_index < nic.gids.size() &&
+                     nic.gids[av.sgid_index].is_ipv4() == av.dgid.is_ipv4() && av.dgid != proto::Gid{} &&
+                     av.service_level < 8;  // the others are reserved [IBTA CA16-18, A17.4.2]
+  return is_ok ? std::errc{} : std::errc::invalid_argument;
+}
+
+std::errc check_values(const Shard& shard, const Nic& nic, std::uint32_t mask, const QpAttributes& a) {
+  const DeviceLimits& limits = shard.config.limits;
+  const bool is_bad =
+      ((mask & kQpPort) != 0 && a.port != 1) || ((mask & kQpPkeyIndex) != 0 && a.pkey_index != 0) ||
+      ((mask & kQpPathMtu) != 0 &&
+       (a.path_mtu_code < 1 || a.path_mtu_code > 5 || (128U << a.path_mtu_code) > bytes_of(nic.mtu))) ||
+      ((mask & kQpTimeout) != 0 && a.timeout > kMaxAckTimeoutCode) ||
+      ((mask & kQpRetryCnt) != 0 && a.retry_cnt > kMaxRetries) ||
+      ((mask & kQpRnrRetry) != 0 && a.rnr_retry > kMaxRetries) ||
+      ((mask & kQpMinRnrTimer) != 0 && a.min_rnr_timer > kMaxRnrTimerCode) ||
+      ((mask & kQpMaxQpRdAtomic) != 0 && a.max_rd_atomic > limits.max_qp_init_rd_atom) ||
+      ((mask & kQpMaxDestRdAtomic) != 0 && a.max_dest_rd_atomic > limits.max_qp_rd_atom) ||
+      ((mask & kQpAccessFlags) != 0 && (a.access & ~(kKnownAccess | kAccessOptionalMask)) != 0);
+  if (is_bad) return std::errc::invalid_argument;
+  if ((mask & kQpAltPath) != 0) return std::errc::operation_not_supported;
+  return (mask & kQpAv) != 0 ? check_address(nic, a.av) : std::errc{};
+}
+
+// The source port of a connection: constant, so that its packets stay in order, and spread, so that paths are shared.
+std::uint16_t source_port(const Qp& qp, proto::Qpn remote, std::uint32_t flow_label) {
+  std::uint64_t value = flow_label;
+  if (value == 0) {
+    value = std::uint64_t{qp.qpn.value()} * remote.value();
+    value ^= value >> 20;
+    value ^= value >> 40;
+  }
+  value &= 0xFFFFF;
+  return static_cast<std::uint16_t>(0xC000 | ((value & 0x3FFF) ^ (value >> 14)));
+}
+
+void set_path(Shard& shard, Qp& qp, proto::Mac destination) {
+  const Nic& nic = shard.nic_of(qp);
+  const AddressVector& av = qp.attributes.av;
+  qp.local_gid = nic.gids[av.sgid_index];
+  proto::Path path;
+  path.source_mac = nic.mac;
+  path.destination_mac = destination;
+  path.source = qp.local_gid;
+  path.destination = av.dgid;
+  path.traffic_class = av.traffic_class & 0xFC;  // no congestion management, no ECT [IBTA CA17-5, CA17-14]
+  path.hop_limit = av.hop_limit == 0 ? 64 : av.hop_limit;  // 0 means that nobody cared
+  path.flow_label = av.flow_label & 0xFFFFF;
+  path.udp_source_port = source_port(qp, qp.attributes.dest_qpn, path.flow_label);
+  qp.headers = proto::HeaderTemplate{path, qp.attributes.dest_qpn};
+}
+
+void copy_attributes(Qp& qp, std::uint32_t mask, const QpAttributes& from) {
+  QpAttributes& to = qp.attributes;
+  if ((mask & kQpEnSqdAsyncNotify) != 0) to.en_sqd_async_notify = from.en_sqd_async_notify;
+  if ((mask & kQpAccessFlags) != 0) to.access = from.access;
+  if ((mask & kQpPkeyIndex) != 0) to.pkey_index = from.pkey_index;
+  if ((mask & kQpPort) != 0) to.port = from.port;
+  if ((mask & kQpAv) != 0) to.av = from.av;
+  if ((mask & kQpPathMtu) != 0) to.path_mtu_code = from.path_mtu_code;
+  if ((mask & kQpTimeout) != 0) to.timeout = from.timeout;
+  if ((mask & kQpRetryCnt) != 0) to.retry_cnt = from.retry_cnt;
+  if ((mask & kQpRnrRetry) != 0) to.rnr_retry = from.rnr_retry;
+  if ((mask & kQpRqPsn) != 0) to.rq_psn = from.rq_psn;
+  if ((mask & kQpMaxQpRdAtomic) != 0) to.max_rd_atomic = from.max_rd_atomic;
+  if ((mask & kQpMinRnrTimer) != 0) to.min_rnr_timer = from.min_rnr_timer;
+  if ((mask & kQpSqPsn) != 0) to.sq_psn = from.sq_psn;
+  if ((mask & kQpMaxDestRdAtomic) != 0) to.max_dest_rd_atomic = from.max_dest_rd_atomic;
+  if ((mask & kQpDestQpn) != 0) to.dest_qpn = from.dest_qpn;
+}
+
+// Drains both queues and forgets everything but the capabilities; completions already written stay.
+void reset(Shard& shard, Qp& qp) {
+  qp.ready_node.unlink();
+  qp.ack_deadline = kNever;
+  qp.requester = {};
+  qp.responder = {};
+  shard.update_timer(qp);
+  qp.failed = false;
+  qp.answers_in_error = false;
+  qp.resources.clear();
+  qp.resources_pending = false;
+  qp.reply = {};
+  qp.requester.sq_consumer = qp.requester.sq_fetched = qp.requester.send_index = qp.sq.ring.load_producer();
+  qp.responder.rq_consumer = qp.rq.ring.load_producer();
+  qp.sq.ring.store_consumer(qp.requester.sq_consumer);
+  qp.rq.ring.store_consumer(qp.responder.rq_consumer);
+  const QpCapabilities cap = qp.attributes.capabilities;
+  qp.attributes = {};
+  qp.attributes.capabilities = cap;
+}
+
+void enter_rtr(Qp& qp) {
+  qp.path_mtu_bytes = 128U << qp.attributes.path_mtu_code;
+  qp.responder.expected_psn = qp.attributes.rq_psn;
+  qp.resources.assign(qp.attributes.max_dest_rd_atomic, {});
+}
+
+void enter_rts(Shard& shard, Qp& qp) {
+  Requester& r = qp.requester;
+  r.oldest_unacked_psn = r.send_psn = r.next_psn = r.fetch_psn = qp.attributes.sq_psn;
+  r.retries_left = qp.attributes.retry_cnt;
+  r.rnr_retries_left = qp.attributes.rnr_retry;
+  shard.activate(qp);
+}
+
+// All checks are done, the neighbour is known.
+void apply_modify(Shard& shard, Qp& qp, const ModifyQp& command, QpState target, proto::Mac destination) {
+  const QpState from = qp.state;
+  copy_attributes(qp, command.mask, command.attributes);
+  if ((command.mask & kQpAv) != 0) set_path(shard, qp, destination);
+  if ((command.mask & kQpMaxDestRdAtomic) != 0 && target == QpState::kSqd) {
+    qp.resources.resize(qp.attributes.max_dest_rd_atomic);
+  }
+  if (target == QpState::kReset) reset(shard, qp);
+  if (target == QpState::kErr) {
+    if (from != QpState::kErr) enter_error(shard, qp);
+    return;
+  }
+  set_state(shard, qp, target);
+  if (target == QpState::kRtr) enter_rtr(qp);
+  if (target == QpState::kRts && from == QpState::kRtr) enter_rts(shard, qp);
+  if (target == QpState::kRts && from == QpState::kSqd) shard.activate(qp);
+  if (target == QpState::kSqd && from == QpState::kRts) {
+    qp.drained_raised = false;
+    qp.attributes.sq_draining = true;
+    check_drained(shard, qp);
+  }
+}
+
+QpState target_of(const Qp& qp, const ModifyQp& command) {
+  return (command.mask & kQpState) != 0 ? command.attributes.state : qp.state;
+}
+
+// Nothing: the neighbour is being asked.
+std::optional<Outcome> try_modify(Shard& shard, Qp& qp, const ModifyQp& command, Time now) {
+  if ((command.mask & kQpAv) == 0) {
+    apply_modify(shard, qp, command, target_of(qp, command), {});
+    return Outcome{};
+  }
+  NeighbourCache& neighbours = shard.nic_of(qp).neighbours;
+  const proto::Gid& gid = command.attributes.av.dgid;
+  if (const std::optional<proto::Mac> mac = neighbours.lookup(gid)) {
+    apply_modify(shard, qp, command, target_of(qp, command), *mac);
+    return Outcome{};
+  }
+  const NeighbourState state = qp.is_modifying ? neighbours.state(gid) : neighbours.request(gid, now);
+  switch (state) {
+    case NeighbourState::kUnreachable:
+      return refuse(std::errc::network_unreachable);
+    case NeighbourState::kFailed:
+      return refuse(std::errc::timed_out);
+    case NeighbourState::kUnknown:  // its entry gave way to others
+      neighbours.request(gid, now);
+      return std::nullopt;
+    case NeighbourState::kKnown:
+    case NeighbourState::kPending:
+      break;
+  }
+  return std::nullopt;
+}
+
+std::optional<Outcome> modify_qp(Shard& shard, Context& context, CommandId id, const ModifyQp& command, Time now) {
+  Qp* const qp = context.qps.find(command.qp.value);
+  if (qp == nullptr) return refuse(std::errc::invalid_argument);
+  const QpState target = target_of(*qp, command);
+  if (qp->is_modifying) {
+    // What ends the connection need not wait; anything else must.
+    if (target != QpState::kReset && target != QpState::kErr) return refuse(std::errc::device_or_resource_busy);
+    cancel_modify(shard, *qp);
+    qp->is_modifying = false;
+  }
+  const bool is_stale = (command.mask & kQpCurState) != 0 && command.attributes.current_state != qp->state;
+  if (is_stale || !is_transition_allowed(qp->type, qp->state, target, command.mask)) {
+    return refuse(std::errc::invalid_argument);
+  }
+  const std::errc error = check_values(shard, shard.nic_of(*qp), command.mask, command.attributes);
+  if (error != std::errc{}) return refuse(error);
+  std::optional<Outcome> outcome = try_modify(shard, *qp, command, now);
+  if (!outcome.has_value()) {
+    qp->is_modifying = true;
+    shard.modifying.push_back({id, qp, command});
+  }
+  return outcome;
+}
+
+Outcome query_qp(Context& context, QpHandle handle) {
+  const Qp* const qp = context.qps.find(handle.value);
+  if (qp == nullptr) return refuse(std::errc::invalid_argument);
+  return {{}, QueryQpReply{qp->attributes}};
+}
+
+// ---- inspection ------------------------------------------------------------------------------------
+
+QpSnapshot snapshot_of(const Qp& qp) {
+  QpSnapshot snapshot;
+  snapshot.context = qp.context->id;
+  snapshot.handle = {qp.handle};
+  snapshot.qpn = qp.qpn;
+  snapshot.type = qp.type;
+  snapshot.state = qp.state;
+  snapshot.attributes = qp.attributes;
+  snapshot.next_psn = qp.requester.next_psn;
+  snapshot.oldest_unacked_psn = qp.requester.oldest_unacked_psn;
+  snapshot.expected_psn = qp.responder.expected_psn;
+  snapshot.send_queue_depth = qp.sq.ring.distance(qp.requester.sq_consumer, qp.sq.ring.load_producer());
+  snapshot.recv_queue_depth = qp.rq.ring.distance(qp.responder.rq_consumer, qp.rq.ring.load_producer());
+  snapshot.packets_sent = qp.statistics.packets_sent;
+  snapshot.packets_received = qp.statistics.packets_received;
+  snapshot.bytes_sent = qp.statistics.bytes_sent;
+  snapshot.bytes_received = qp.statistics.bytes_received;
+  snapshot.retransmitted = qp.statistics.retransmitted;
+  snapshot.nic = qp.nic;
+  return snapshot;
+}
+
+Outcome inspect(const Shard& shard) {
+  auto snapshot = std::make_unique<Snapshot>();
+  for (const auto& owned : shard.contexts) {
+    const Context& context = *owned;
+    snapshot->contexts.push_back(
+        {context.id, context.nic, context.client, static_cast<std::uint32_t>(context.pds.size())});
+    context.qps.for_each([&](const Qp& qp) { snapshot->qps.push_back(snapshot_of(qp)); });
+    context.regions.for_each([&](const MemoryRegion& region) {
+      snapshot->mrs.push_back({context.id, {region.handle}, {region.pd->handle}, proto::Rkey{region.key}, region.iova,
+                               region.length_bytes, region.access});
+    });
+    context.cqs.for_each([&](const CompletionQueue& cq) {
+      snapshot->cqs.push_back({context.id, {cq.handle}, cq.ring.slots(),
+                               cq.ring.distance(cq.ring.load_consumer(), cq.producer), cq.completions, cq.is_overrun});
+    });
+  }
+  for (const auto& nic : shard.nics)
+    nic->neighbours.snapshot(nic->id, snapshot->neighbours);
+  return {{}, std::move(snapshot)};
+}
+
+// ---- dispatch --------------------------------------------------------------------------------------
+
+template <class... Ts>
+struct Overloaded : Ts... {
+  using Ts::operator()...;
+};
+template <class... Ts>
+Overloaded(Ts...) -> Overloaded<Ts...>;
+
+std::optional<Outcome> dispatch(Shard& shard, Context& context, CommandId id, Command& command, Time now) {
+  return std::visit(
+      Overloaded{
+          [](const OpenContext&) -> std::optional<Outcome> { return refuse(std::errc::invalid_argument); },
+          [](const Inspect&) -> std::optional<Outcome> { return refuse(std::errc::invalid_argument); },
+          [&](const CloseContext&) -> std::optional<Outcome> { return close_context(shard, context); },
+          [&](const AllocPd&) -> std::optional<Outcome> { return alloc_pd(shard, context); },
+          [&](const DeallocPd& c) -> std::optional<Outcome> { return dealloc_pd(shard, context, c.pd); },
+          [&](const RegMr& c) -> std::optional<Outcome> { return reg_mr(shard, context, c); },
+          [&](const DeregMr& c) -> std::optional<Outcome> { return dereg_mr(shard, context, c.mr); },
+          [&](const CreateCq& c) -> std::optional<Outcome> { return create_cq(shard, context, c); },
+          [&](const DestroyCq& c) -> std::optional<Outcome> { return destroy_cq(shard, context, c.cq); },
+          [&](const CreateQp& c) -> std::optional<Outcome> { return create_qp(shard, context, c); },
+          [&](const ModifyQp& c) -> std::optional<Outcome> { return modify_qp(shard, context, id, c, now); },
+          [&](const QueryQp& c) -> std::optional<Outcome> { return query_qp(context, c.qp); },
+          [&](const DestroyQp& c) -> std::optional<Outcome> { return destroy_qp(shard, context, c.qp); },
+      },
+      command.body);
+}
+
+}  // namespace
+
+void execute(Shard& shard, CommandId id, Command&& command, Time now) {
+  std::optional<Outcome> outcome;
+  if (const auto* open = std::get_if<OpenContext>(&command.body)) {
+    outcome = open_context(shard, *open);
+  } else if (std::holds_alternative<Inspect>(command.body)) {
+    outcome = inspect(shard);
+  } else if (Context* const context = find_context(shard, command.context); context != nullptr) {
+    outcome = dispatch(shard, *context, id, command, now);
+  } else {
+    outcome = refuse(std::errc::bad_file_descriptor);
+  }
+  if (outcome.has_value()) shard.replies.push_back({id, outcome->error, std::move(outcome->body)});
+}
+
+void resume_modifies(Shard& shard, Time now) {
+  for (std::size_t i = 0; i < shard.modifying.size();) {
+    PendingModify& waiting = shard.modifying[i];
+    std::optional<Outcome> outcome = try_modify(shard, *waiting.qp, waiting.command, now);
+    if (!outcome.has_value()) {
+      ++i;
+      continue;
+    }
+    waiting.qp->is_modifying = false;
+    shard.replies.push_back({waiting.id, outcome->error, std::move(outcome->body)});
+    shard.modifying.erase(shard.modifying.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
+}  // namespace roci::emulator

@@ -1,0 +1,15 @@
+// Commands: every object a client makes, changes and destroys, and the checks that keep clients apart.
+//
+// Thread rule: the engine's thread.
+#pragma once
+
+#include "emulator/shard.h"
+
+namespace roci::emulator {
+
+// Executes the command; the reply is queued at once, or later if it waits for a neighbour.
+void execute(Shard& shard, CommandId id, Command&& command, Time now);
+// Looks again at the commands that wait for a neighbour.
+void resume_modifies(Shard& shard, Time now);
+
+}  // namespace roci::emulator

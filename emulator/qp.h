@@ -1,0 +1,167 @@
+// A queue pair: attributes, the state of its requester and of its responder, its queues and its place in lists.
+//
+// Requester and Responder are plain values: a batch of frames or a burst being planned changes them ahead of the memory
+// operations, and puts the saved copy back where an operation failed. Everything else changes only when a packet is applied
+// or committed. Not here: any rule. Thread rule: the engine's thread.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "emulator/command.h"
+#include "emulator/completion_queue.h"
+#include "emulator/event_queue.h"
+#include "emulator/intrusive_list.h"
+#include "emulator/memory_region.h"
+#include "emulator/time.h"
+#include "emulator/work_queue.h"
+#include "proto/aeth.h"
+#include "proto/header_template.h"
+#include "proto/opcode.h"
+#include "proto/types.h"
+
+namespace roci::emulator {
+
+inline constexpr Time kNoWait = Time::min();
+
+// PSNs from one to the other going forward, 0 .. 2^24-1.
+[[nodiscard]] constexpr std::uint32_t steps(proto::Psn from, proto::Psn to) {
+  return (to.value() - from.value()) & proto::Psn::kMask;
+}
+
+// Send WQEs are named by their index in the ring: [sq_consumer, sq_fetched) are copied and not completed, `send_index` is the
+// one to send from next. oldest_unacked_psn lies in the WQE at sq_consumer, send_psn in the one at send_index.
+struct Requester {
+  std::uint32_t sq_consumer = 0;
+  std::uint32_t sq_fetched = 0;
+  std::uint32_t send_index = 0;
+  proto::Psn oldest_unacked_psn;
+  proto::Psn send_psn;   // behind next_psn while packets are sent again
+  proto::Psn next_psn;   // of the next packet never sent before
+  proto::Psn fetch_psn;  // first PSN of the next WQE to be copied
+  std::uint32_t rd_atomic_outstanding = 0;
+  std::uint32_t packets_since_ack_request = 0;
+  std::uint8_t retries_left = 0;
+  std::uint8_t rnr_retries_left = 0;
+  bool went_back = false;       // already, for the gap at went_back_psn
+  proto::Psn went_back_psn;
+  Time not_before = kNoWait;    // RNR wait; pacing belongs here too
+
+  [[nodiscard]] std::uint32_t in_flight() const { return steps(oldest_unacked_psn, next_psn); }
+};
+
+struct Responder {
+  proto::Psn expected_psn;
+  proto::Msn msn;
+  std::uint32_t rq_consumer = 0;  // index of the next receive to take
+  bool nak_sent = false;          // for expected_psn: a sequence NAK or RNR NAK
+  bool in_message = false;        // between FIRST and LAST of `message`
+  bool has_receive = false;       // the receive at rq_consumer - 1 is taken and not completed
+  bool is_established = false;    // a packet was accepted since RTR
+  proto::Operation message = proto::Operation::kSend;
+  std::uint32_t message_bytes = 0;  // so far
+  std::uint32_t write_length_bytes = 0;
+  std::uint64_t write_address = 0;  // of the message's first byte
+  proto::Rkey write_rkey;
+  std::uint32_t resource_tail = 0;  // counts READs and ATOMICs taken; the newest is resources[(tail - 1) % size]
+};
+
+struct Speculation {
+  Requester requester;
+  Responder responder;
+  bool failed = false;  // a packet of this batch moves the QP to ERR
+};
+
+// A READ or ATOMIC that the responder answers, kept until max_dest_rd_atomic newer ones displaced it.
+struct ResponderResource {
+  bool is_used = false;
+  bool is_atomic = false;
+  bool is_pending = false;  // something of it is still to be sent
+  bool is_replay = false;   // asked for again
+  proto::Psn first_psn;
+  std::uint32_t psn_count = 1;
+  proto::Psn run_psn;   // READ: where this run of responses starts (a retry starts later)
+  proto::Psn send_psn;  // next response
+  proto::Psn end_psn;   // behind the run
+  std::uint32_t run_end_bytes = 0;  // of the message
+  std::uint64_t address = 0;
+  std::uint64_t original = 0;  // ATOMIC
+  proto::Rkey rkey;
+  proto::Msn msn;
+};
+
+// The one acknowledgement that waits behind all pending resources. A later one covers an earlier one.
+struct PendingReply {
+  bool is_pending = false;
+  proto::Syndrome syndrome;
+  proto::Psn psn;
+  proto::Msn msn;
+};
+
+struct QpStatistics {
+  std::uint64_t packets_sent = 0, packets_received = 0, bytes_sent = 0, bytes_received = 0, retransmitted = 0;
+};
+
+struct Qp {
+  Qp(Context& of, std::uint32_t slot, proto::Qpn number) : context(&of), handle(slot), qpn(number) {}
+
+  Context* context;
+  std::uint32_t handle;
+  proto::Qpn qpn;
+  Pd* pd = nullptr;
+  CompletionQueue* send_cq = nullptr;
+  CompletionQueue* recv_cq = nullptr;
+  NicId nic;
+  QpType type = QpType::kRc;
+  QpState state = QpState::kReset;
+  bool signal_all = false;
+  bool is_modifying = false;   // a ModifyQp waits for the neighbour
+  bool answers_in_error = false;  // in ERR: what the responder still owes, up to the NAK, is sent
+  bool drained_raised = false;    // SQ_DRAINED was raised in this SQD
+  QpAttributes attributes;
+  std::uint32_t path_mtu_bytes = 256;
+  std::uint16_t ip_identification = 0;
+  proto::Gid local_gid;
+  proto::HeaderTemplate headers;
+
+  WorkQueue<SendWqe> sq;
+  WorkQueue<RecvWqe> rq;
+  std::uint64_t private_bytes = 0;  // accounted to the context
+
+  Requester requester;
+  Responder responder;
+  bool failed = false;  // see Speculation
+  std::vector<ResponderResource> resources;  // max_dest_rd_atomic of them
+  bool resources_pending = false;            // a search may find a pending one
+  PendingReply reply;
+
+  Time ack_deadline = kNever;
+  std::int32_t response_deficit_bytes = 0;
+  std::int32_t request_deficit_bytes = 0;
+  // Within one batch or burst: it is listed, an operation of it failed, what was planned behind is void.
+  bool is_touched = false;
+  bool is_cancelled = false;
+  bool requests_void = false;
+  bool responses_void = false;
+  std::uint32_t timer_index = 0;
+  Time timer_deadline = kNever;  // kNever: not in the heap
+  QpStatistics statistics;
+  EventSource events;
+  OwnedNode<Qp> ready_node{*this};
+  OwnedNode<Qp> error_node{*this};
+
+  [[nodiscard]] Speculation save() const { return {requester, responder, failed}; }
+  void restore(const Speculation& saved) {
+    requester = saved.requester;
+    responder = saved.responder;
+    failed = saved.failed;
+  }
+  // What becomes of the QP in this batch counts already.
+  [[nodiscard]] bool can_receive() const {
+    return !failed && (state == QpState::kRtr || state == QpState::kRts || state == QpState::kSqd);
+  }
+  [[nodiscard]] bool can_send() const { return !failed && (state == QpState::kRts || state == QpState::kSqd); }
+  [[nodiscard]] bool is_retransmitting() const { return requester.send_psn != requester.next_psn; }
+};
+
+}  // namespace roci::emulator

@@ -1,0 +1,478 @@
+#include "emulator/requester.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "emulator/qp_error.h"
+#include "emulator/work_requests.h"
+#include "proto/ack_timeout.h"
+#include "proto/atomic_ack_eth.h"
+#include "proto/atomic_eth.h"
+#include "proto/imm_dt.h"
+#include "proto/reth.h"
+
+namespace roci::emulator {
+namespace {
+
+using proto::Opcode;
+using proto::Operation;
+using proto::Psn;
+
+// Half of the PSN space: what may be outstanding at most, so that old and new can be told apart.
+constexpr std::uint32_t kMaxPsnsInFlight = 1U << 23;
+
+template <class Header>
+std::byte* emit_extension(std::byte* at, const Header& header) {
+  header.emit(std::span<std::byte, Header::kSize>{at, Header::kSize});
+  return at + Header::kSize;
+}
+
+// Opcodes of SEND and WRITE: by position, with and without immediate data.
+Opcode message_opcode(const SendWqe& wqe, bool is_first, bool is_last) {
+  const bool is_write = wqe.operation == Operation::kWrite;
+  if (!is_last) {
+    if (is_first) return is_write ? Opcode::kRcWriteFirst : Opcode::kRcSendFirst;
+    return is_write ? Opcode::kRcWriteMiddle : Opcode::kRcSendMiddle;
+  }
+  if (wqe.has_immediate) {
+    if (is_first) return is_write ? Opcode::kRcWriteOnlyImmediate : Opcode::kRcSendOnlyImmediate;
+    return is_write ? Opcode::kRcWriteLastImmediate : Opcode::kRcSendLastImmediate;
+  }
+  if (is_first) return is_write ? Opcode::kRcWriteOnly : Opcode::kRcSendOnly;
+  return is_write ? Opcode::kRcWriteLast : Opcode::kRcSendLast;
+}
+
+bool is_extending(const SendWqe& wqe) { return wqe.operation == Operation::kReadRequest; }
+
+// May the packet at the cursor, which was never sent before, go now?
+bool may_start(const Shard& shard, const Qp& qp, const SendWqe& wqe) {
+  const Requester& r = qp.requester;
+  if (r.send_psn == wqe.first_psn) {
+    if (qp.state == QpState::kSqd) return false;
+    // Fence: earlier READs and ATOMICs first [IBTA 10.8.3.3].
+    if ((wqe.flags & kSendFence) != 0 && r.rd_atomic_outstanding > 0) return false;
+    if (wqe.is_rd_atomic() && r.rd_atomic_outstanding >= qp.attributes.max_rd_atomic) return false;
+  }
+  // A READ is one packet with many answers, which max_rd_atomic bounds.
+  if (is_extending(wqe)) return r.in_flight() + wqe.psn_count <= kMaxPsnsInFlight;
+  return r.in_flight() < shard.config.window_packets;
+}
+
+// The packet at the cursor of a SEND or WRITE. False: the payload's keys do not grant it.
+bool plan_message_packet(Shard& shard, Qp& qp, const SendWqe& wqe, TransmitBatch& batch) {
+  Requester& r = qp.requester;
+  const std::uint32_t mtu = qp.path_mtu_bytes;
+  const std::uint32_t offset = steps(wqe.first_psn, r.send_psn) * mtu;
+  const std::uint32_t chunk = std::min(mtu, wqe.length_bytes - offset);
+  const bool is_first = offset == 0;
+  const bool is_last = offset + chunk == wqe.length_bytes;
+  const Opcode opcode = message_opcode(wqe, is_first, is_last);
+  const proto::OpcodeInfo& info = proto::info(opcode);
+  const std::uint32_t behind_bth = info.extension_bytes + chunk;
+  const Requester before = r;
+
+  const std::size_t first_op = batch.ops.size();
+  std::byte* const payload = batch.next_data() + qp.headers.size() + info.extension_bytes;
+  if (wqe.is_inline()) {
+    std::memcpy(payload, qp.sq.tail(r.send_index) + offset, chunk);
+  } else if (!add_sge_ops(shard, qp, qp.sq.sges(r.send_index), SgeUse::kGather, offset, chunk, payload, false, batch.ops)) {
+    return false;
+  }
+  // On each message's last packet, and so often within one that the window cannot close without.
+  const bool ack_request = is_last || ++r.packets_since_ack_request >= std::max(1U, shard.config.window_packets / 2);
+  if (ack_request) r.packets_since_ack_request = 0;
+  const bool solicited = is_last && (wqe.flags & kSendSolicited) != 0 &&
+                         (wqe.operation == Operation::kSend || wqe.has_immediate);
+  std::byte* at = batch.start_packet(qp, opcode, r.send_psn, behind_bth, ack_request, solicited);
+  if (info.has(proto::Extension::kReth)) {
+    at = emit_extension(at, proto::Reth{wqe.remote_address, wqe.rkey, wqe.length_bytes});
+  }
+  if (info.has(proto::Extension::kImmDt)) at = emit_extension(at, proto::ImmDt{wqe.immediate});
+  PlannedPacket& packet = batch.add(qp, PlannedPacket::Kind::kRequest, r.send_psn, behind_bth, first_op);
+  packet.before = before;
+  packet.is_retransmission = qp.is_retransmitting();
+  r.send_psn = r.send_psn.plus(1);
+  if (!packet.is_retransmission) r.next_psn = r.send_psn;
+  return true;
+}
+
+// READ: from the cursor to the end of the message, so that a retry asks only for what is missing.
+void plan_read_request(Qp& qp, const SendWqe& wqe, TransmitBatch& batch) {
+  Requester& r = qp.requester;
+  const std::uint32_t offset = steps(wqe.first_psn, r.send_psn) * qp.path_mtu_bytes;
+  const Requester before = r;
+  std::byte* const at =
+      batch.start_packet(qp, Opcode::kRcReadRequest, r.send_psn, proto::Reth::kSize, true, false);
+  emit_extension(at, proto::Reth{wqe.remote_address + offset, wqe.rkey, wqe.length_bytes - offset});
+  PlannedPacket& packet =
+      batch.add(qp, PlannedPacket::Kind::kRequest, r.send_psn, proto::Reth::kSize, batch.ops.size());
+  packet.before = before;
+  packet.is_retransmission = qp.is_retransmitting();
+  r.send_psn = wqe.end_psn();
+}
+
+void plan_atomic_request(Qp& qp, const SendWqe& wqe, TransmitBatch& batch) {
+  Requester& r = qp.requester;
+  const Requester before = r;
+  const Opcode opcode = wqe.operation == Operation::kCompareSwap ? Opcode::kRcCompareSwap : Opcode::kRcFetchAdd;
+  std::byte* const at = batch.start_packet(qp, opcode, r.send_psn, proto::AtomicEth::kSize, true, false);
+  emit_extension(at, proto::AtomicEth{wqe.remote_address, wqe.rkey, wqe.swap_or_add,
+                                      wqe.operation == Operation::kCompareSwap ? wqe.compare : 0});
+  PlannedPacket& packet =
+      batch.add(qp, PlannedPacket::Kind::kRequest, r.send_psn, proto::AtomicEth::kSize, batch.ops.size());
+  packet.before = before;
+  packet.is_retransmission = qp.is_retransmitting();
+  r.send_psn = r.send_psn.plus(1);
+}
+
+Duration ack_timeout_of(const Qp& qp) {
+  return proto::AckTimeout{qp.attributes.timeout}.duration().value_or(Duration::max());
+}
+
+void start_ack_timer(Qp& qp, Time now) {
+  const Duration timeout = ack_timeout_of(qp);
+  qp.ack_deadline = timeout == Duration::max() ? kNever : now + timeout;  // [IBTA C9-140]
+}
+
+}  // namespace
+
+// ---- sending ---------------------------------------------------------------------------------------
+
+bool plan_request(Shard& shard, Qp& qp, TransmitBatch& batch, Time now) {
+  Requester& r = qp.requester;
+  if (!qp.can_send() || now < r.not_before) return false;
+  if (r.send_index == r.sq_fetched && (qp.state == QpState::kSqd || !fetch_send(shard, qp))) return false;
+  SendWqe& wqe = qp.sq[r.send_index];
+  const bool is_new = !qp.is_retransmitting();
+  if (wqe.local_error == WcStatus::kSuccess) {
+    if (is_new && !may_start(shard, qp, wqe)) return false;
+    if (!wqe.is_rd_atomic()) {
+      if (!plan_message_packet(shard, qp, wqe, batch)) wqe.local_error = WcStatus::kLocalProtectionError;
+    } else if (wqe.operation == Operation::kReadRequest) {
+      plan_read_request(qp, wqe, batch);
+    } else {
+      plan_atomic_request(qp, wqe, batch);
+    }
+  }
+  if (wqe.local_error != WcStatus::kSuccess) {
+    const bool is_held = qp.state == QpState::kSqd && is_new && r.send_psn == wqe.first_psn;
+    if (r.send_index == r.sq_consumer && !is_held) fail_send(shard, qp, wqe.local_error);
+    return false;
+  }
+  if (wqe.is_rd_atomic() && is_new) {
+    r.next_psn = r.send_psn;
+    ++r.rd_atomic_outstanding;
+  }
+  if (r.send_psn == wqe.end_psn()) r.send_index = qp.sq.ring.after(r.send_index);
+  return true;
+}
+
+void commit_request(Shard& shard, Qp& qp, const PlannedPacket& packet, Time now) {
+  if (packet.is_retransmission) {
+    ++qp.statistics.retransmitted;
+    ++shard.nic_of(qp).counters.retransmitted_packets;
+  }
+  if (qp.ack_deadline == kNever && qp.state != QpState::kErr) {
+    start_ack_timer(qp, now);
+    shard.update_timer(qp);
+  }
+}
+
+void fail_gather(Shard& shard, Qp& qp) {
+  qp.sq[qp.requester.send_index].local_error = WcStatus::kLocalProtectionError;
+  shard.activate(qp);
+}
+
+// ---- what comes back -------------------------------------------------------------------------------
+
+namespace {
+
+// Sends again from the oldest unacknowledged packet, once for each gap: the packets that were on their way then
+// report the same gap again. False: the retries are used up.
+bool go_back(Qp& qp, ResponseEffect& effect) {
+  Requester& r = qp.requester;
+  if (r.went_back && r.went_back_psn == r.oldest_unacked_psn) return true;
+  if (r.retries_left == 0) {
+    effect.error = WcStatus::kRetryExceeded;
+    qp.failed = true;
+    return false;
+  }
+  --r.retries_left;
+  r.went_back = true;
+  r.went_back_psn = r.oldest_unacked_psn;
+  r.send_index = r.sq_consumer;
+  r.send_psn = r.oldest_unacked_psn;
+  r.packets_since_ack_request = 0;
+  effect.restarts = true;
+  return true;
+}
+
+void fail(Qp& qp, ResponseEffect& effect, WcStatus status) {
+  effect.error = status;
+  qp.failed = true;
+}
+
+// Everything before oldest_unacked_psn is done: retries start anew, and the cursor need not go there again.
+void note_progress(Qp& qp, ResponseEffect& effect) {
+  Requester& r = qp.requester;
+  effect.is_progress = true;
+  r.retries_left = qp.attributes.retry_cnt;
+  r.rnr_retries_left = qp.attributes.rnr_retry;
+  r.went_back = false;
+  r.not_before = kNoWait;
+  if (steps(r.send_psn, r.next_psn) > r.in_flight()) {
+    r.send_psn = r.oldest_unacked_psn;
+    r.send_index = r.sq_consumer;
+  }
+}
+
+// Takes `psn`, which is in flight, and everything before it as acknowledged [IBTA 9.7.5.1.2], as far as no READ or ATOMIC
+// stands there without its data. False if one does: an implied NAK.
+bool acknowledge(Qp& qp, Psn psn, ResponseEffect& effect) {
+  Requester& r = qp.requester;
+  const Psn before = r.oldest_unacked_psn;
+  const Psn end = psn.plus(1);
+  bool is_complete = true;
+  while (r.oldest_unacked_psn != end) {
+    const SendWqe& wqe = qp.sq[r.sq_consumer];
+    if (wqe.is_rd_atomic()) {
+      is_complete = false;
+      break;
+    }
+    if (steps(r.oldest_unacked_psn, wqe.end_psn()) > steps(r.oldest_unacked_psn, end)) {
+      r.oldest_unacked_psn = end;
+      break;
+    }
+    r.oldest_unacked_psn = wqe.end_psn();
+    r.sq_consumer = qp.sq.ring.after(r.sq_consumer);
+    ++effect.done_count;
+  }
+  if (r.oldest_unacked_psn != before) note_progress(qp, effect);
+  return is_complete;
+}
+
+// The same for everything before `psn`.
+bool acknowledge_before(Qp& qp, Psn psn, ResponseEffect& effect) {
+  return psn == qp.requester.oldest_unacked_psn || acknowledge(qp, psn.plus(-1), effect);
+}
+
+WcStatus status_of(proto::NakCode code) {
+  switch (code) {
+    case proto::NakCode::kInvalidRequest:
+    case proto::NakCode::kInvalidRdRequest:
+      return WcStatus::kRemoteInvalidRequest;
+    case proto::NakCode::kRemoteAccessError:
+      return WcStatus::kRemoteAccessError;
+    case proto::NakCode::kRemoteOperationalError:
+    case proto::NakCode::kPsnSequenceError:
+      break;
+  }
+  return WcStatus::kRemoteOperationError;
+}
+
+DropReason on_rnr_nak(Qp& qp, proto::RnrTimer timer, ResponseEffect& effect, Time now) {
+  Requester& r = qp.requester;
+  if (r.not_before != kNoWait) return DropReason::kStaleAck;  // this attempt is counted already
+  if (r.rnr_retries_left == 0) {
+    fail(qp, effect, WcStatus::kRnrRetryExceeded);
+    return DropReason::kAccepted;
+  }
+  if (qp.attributes.rnr_retry != 7) --r.rnr_retries_left;  // 7 = for ever [IBTA, RNR]
+  r.not_before = now + timer.wait();
+  r.went_back = false;
+  r.send_index = r.sq_consumer;
+  r.send_psn = r.oldest_unacked_psn;
+  r.packets_since_ack_request = 0;
+  effect.restarts = true;
+  return DropReason::kAccepted;
+}
+
+DropReason decide_acknowledge(Shard& shard, Qp& qp, Psn psn, proto::Syndrome syndrome, ResponseEffect& effect, Time now) {
+  Requester& r = qp.requester;
+  Counters& counters = shard.nic_of(qp).counters;
+  if (syndrome.kind() == proto::Syndrome::Kind::kAck) {
+    // Credits are not honoured: a receiver that runs out says so by RNR NAK.
+    if (!acknowledge(qp, psn, effect)) go_back(qp, effect);
+    return DropReason::kAccepted;
+  }
+  const bool is_rnr = syndrome.kind() == proto::Syndrome::Kind::kRnrNak;
+  ++(is_rnr ? counters.rnr_naks_received : counters.naks_received);
+  if (!acknowledge_before(qp, psn, effect)) {
+    go_back(qp, effect);
+    return DropReason::kAccepted;
+  }
+  if (is_rnr) return on_rnr_nak(qp, syndrome.rnr_timer(), effect, now);
+  if (syndrome.kind() == proto::Syndrome::Kind::kNak && syndrome.nak_code() == proto::NakCode::kPsnSequenceError) {
+    // Behind an RNR NAK the packets that followed draw one for the same PSN; the wait stands.
+    if (r.not_before != kNoWait) return DropReason::kStaleAck;
+    go_back(qp, effect);
+    return DropReason::kAccepted;
+  }
+  // A reserved code or kind: the peer gave up, whatever it means; waiting would only hang [rxe does the same].
+  fail(qp, effect,
+       syndrome.kind() == proto::Syndrome::Kind::kNak ? status_of(syndrome.nak_code()) : WcStatus::kRemoteOperationError);
+  return DropReason::kAccepted;
+}
+
+// The head of the queue is done, its data is on its way to memory.
+void finish_head(Qp& qp, ResponseEffect& effect) {
+  Requester& r = qp.requester;
+  r.sq_consumer = qp.sq.ring.after(r.sq_consumer);
+  --r.rd_atomic_outstanding;
+  ++effect.done_count;
+  effect.is_head_done_by_data = true;
+}
+
+DropReason decide_read_response(Shard& shard, Qp& qp, const proto::RoceView& view, const SendWqe& wqe,
+                                std::uint32_t index, ResponseEffect& effect, ReceiveBatch& batch) {
+  Requester& r = qp.requester;
+  const std::uint32_t offset = steps(wqe.first_psn, view.bth.psn) * qp.path_mtu_bytes;
+  const std::uint32_t left = wqe.length_bytes - offset;
+  const bool is_last = left <= qp.path_mtu_bytes;
+  // A retry may be answered from FIRST (or ONLY), or go on with MIDDLE or LAST: position alone does not matter.
+  if (view.opcode_info().ends_message() != is_last) {
+    fail(qp, effect, WcStatus::kBadResponseError);
+    return DropReason::kAccepted;
+  }
+  if (view.payload_bytes != std::min(left, qp.path_mtu_bytes)) {
+    fail(qp, effect, WcStatus::kLocalLengthError);
+    return DropReason::kAccepted;
+  }
+  auto* const payload = const_cast<std::byte*>(view.payload().data());  // kWrite does not modify it
+  if (!add_sge_ops(shard, qp, qp.sq.sges(index), SgeUse::kScatter, offset, view.payload_bytes, payload, is_last,
+                   batch.ops)) {
+    fail(qp, effect, WcStatus::kLocalProtectionError);
+    return DropReason::kAccepted;
+  }
+  r.oldest_unacked_psn = view.bth.psn.plus(1);
+  if (is_last) finish_head(qp, effect);
+  note_progress(qp, effect);
+  return DropReason::kAccepted;
+}
+
+DropReason decide_atomic_response(Shard& shard, Qp& qp, const proto::RoceView& view, std::uint32_t index,
+                                  ResponseEffect& effect, ReceiveBatch& batch) {
+  // The wire has it big-endian, the application gets it in host order. The bytes are written to memory after this function
+  // has returned, so they live in the WQE, which has no other use for its swap value from here on.
+  SendWqe& wqe = qp.sq[index];
+  wqe.swap_or_add = view.atomic_ack_eth().original_data;
+  if (!add_sge_ops(shard, qp, qp.sq.sges(index), SgeUse::kScatter, 0, sizeof wqe.swap_or_add,
+                   reinterpret_cast<std::byte*>(&wqe.swap_or_add), true, batch.ops)) {
+    fail(qp, effect, WcStatus::kLocalProtectionError);
+    return DropReason::kAccepted;
+  }
+  qp.requester.oldest_unacked_psn = view.bth.psn.plus(1);
+  finish_head(qp, effect);
+  note_progress(qp, effect);
+  return DropReason::kAccepted;
+}
+
+}  // namespace
+
+DropReason decide_response(Shard& shard, Qp& qp, const proto::RoceView& view, ReceivedPacket& packet, ReceiveBatch& batch,
+                           Time now) {
+  Requester& r = qp.requester;
+  ResponseEffect& effect = packet.response;
+  effect.first_done = r.sq_consumer;
+  if (!qp.can_send()) return DropReason::kQpState;
+  const Psn psn = view.bth.psn;
+  const Operation operation = view.opcode_info().operation;
+  if (steps(r.oldest_unacked_psn, psn) >= r.in_flight()) {
+    const bool is_old = r.oldest_unacked_psn.distance_to(psn) < 0;
+    if (operation != Operation::kAcknowledge) return is_old ? DropReason::kStaleAck : DropReason::kUnexpectedResponse;
+    return is_old ? DropReason::kStaleAck : DropReason::kGhostAck;
+  }
+  if (operation == Operation::kAcknowledge) {
+    return decide_acknowledge(shard, qp, psn, view.aeth().syndrome, effect, now);
+  }
+  // Data: it acknowledges every request before it, and must be the next data that is awaited.
+  if (!acknowledge_before(qp, psn, effect) || psn != r.oldest_unacked_psn) {
+    go_back(qp, effect);
+    return DropReason::kOutOfSequence;
+  }
+  const std::uint32_t index = r.sq_consumer;
+  const SendWqe& wqe = qp.sq[index];
+  const bool awaits_read = wqe.operation == Operation::kReadRequest;
+  if (operation == Operation::kReadResponse && awaits_read) {
+    return decide_read_response(shard, qp, view, wqe, index, effect, batch);
+  }
+  if (operation == Operation::kAtomicAcknowledge && wqe.is_rd_atomic() && !awaits_read) {
+    return decide_atomic_response(shard, qp, view, index, effect, batch);
+  }
+  return DropReason::kUnexpectedResponse;
+}
+
+void apply_response(Shard& shard, Qp& qp, const ReceivedPacket& packet, Time now) {
+  const ResponseEffect& effect = packet.response;
+  std::uint32_t index = effect.first_done;
+  for (std::uint32_t i = 0; i < effect.done_count; ++i, index = qp.sq.ring.after(index)) {
+    complete_send(shard, qp, index, WcStatus::kSuccess);
+  }
+  if (effect.done_count > 0) qp.sq.ring.store_consumer(index);
+  if (effect.error != WcStatus::kSuccess) {
+    fail_send(shard, qp, effect.error);
+    return;
+  }
+  if (effect.restarts) {
+    qp.ack_deadline = kNever;
+  } else if (effect.is_progress) {
+    if (qp.requester.oldest_unacked_psn == qp.requester.next_psn) {
+      qp.ack_deadline = kNever;
+    } else {
+      start_ack_timer(qp, now);
+    }
+  }
+  if (effect.restarts || effect.is_progress) {
+    shard.activate(qp);
+    if (qp.state == QpState::kSqd) check_drained(shard, qp);
+  }
+}
+
+void fail_scatter(Shard& shard, Qp& qp, const ReceivedPacket& packet) {
+  ++shard.nic_of(qp).counters.memory_faults;
+  // The requests that the packet acknowledged by the way are done; the one it brought data for is not.
+  const std::uint32_t done =
+      packet.response.done_count - (packet.response.is_head_done_by_data ? 1U : 0U);
+  for (std::uint32_t i = 0; i < done; ++i) {
+    complete_send(shard, qp, qp.requester.sq_consumer, WcStatus::kSuccess);
+    qp.requester.sq_consumer = qp.sq.ring.after(qp.requester.sq_consumer);
+  }
+  fail_send(shard, qp, WcStatus::kLocalProtectionError);
+}
+
+// ---- time ------------------------------------------------------------------------------------------
+
+void on_requester_timer(Shard& shard, Qp& qp, Time now) {
+  Requester& r = qp.requester;
+  if (r.not_before != kNoWait && r.not_before <= now) {
+    r.not_before = kNoWait;
+    shard.activate(qp);
+  }
+  if (qp.ack_deadline <= now) {
+    qp.ack_deadline = kNever;
+    if (r.retries_left == 0) {
+      fail_send(shard, qp, WcStatus::kRetryExceeded);
+      return;
+    }
+    --r.retries_left;
+    ++shard.nic_of(qp).counters.ack_timeouts;
+    r.went_back = false;  // a NAK for what is sent now counts again
+    r.send_index = r.sq_consumer;
+    r.send_psn = r.oldest_unacked_psn;
+    r.packets_since_ack_request = 0;
+    shard.activate(qp);
+  }
+  shard.update_timer(qp);
+}
+
+void check_drained(Shard& shard, Qp& qp) {
+  const Requester& r = qp.requester;
+  if (qp.drained_raised || r.oldest_unacked_psn != r.next_psn) return;
+  // A message that was begun is finished first.
+  if (r.send_index != r.sq_fetched && r.send_psn != qp.sq[r.send_index].first_psn) return;
+  qp.drained_raised = true;
+  qp.attributes.sq_draining = false;
+  if (qp.attributes.en_sqd_async_notify) shard.events.raise(qp.events, EventKind::kSqDrained);
+}
+
+}  // namespace roci::emulator

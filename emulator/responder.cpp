@@ -1,0 +1,664 @@
+#include "emulator/responder.h"
+
+#include <algorithm>
+
+#include "emulator/qp_error.h"
+#include "emulator/work_requests.h"
+#include "proto/atomic_ack_eth.h"
+#include "proto/psn.h"
+
+namespace roci::emulator {
+namespace {
+
+using proto::NakCode;
+using proto::Opcode;
+using proto::Operation;
+using proto::Psn;
+using proto::Syndrome;
+
+// What the checks say of an expected packet: go on, or why not.
+struct Check {
+  enum class Kind : std::uint8_t { kPass, kNak, kRnrNak };
+  Kind kind = Kind::kPass;
+  NakCode code = NakCode::kInvalidRequest;
+  WcStatus status = WcStatus::kRemoteInvalidRequest;  // of the receive WQE it is tied to, if any
+};
+constexpr Check kPass{};
+constexpr Check kRnr{Check::Kind::kRnrNak, NakCode::kInvalidRequest, WcStatus::kSuccess};
+
+constexpr Check nak(NakCode code, WcStatus status) { return {Check::Kind::kNak, code, status}; }
+constexpr Check invalid_request() { return nak(NakCode::kInvalidRequest, WcStatus::kRemoteInvalidRequest); }
+constexpr Check access_error() { return nak(NakCode::kRemoteAccessError, WcStatus::kLocalAccessError); }
+
+proto::PathMtu path_mtu(const Qp& qp) { return static_cast<proto::PathMtu>(qp.path_mtu_bytes); }
+
+// One packet of a request under judgement.
+struct Request {
+  Shard& shard;
+  Qp& qp;
+  const proto::RoceView& view;
+  const proto::OpcodeInfo& info;
+  ReceivedPacket& packet;
+  ReceiveBatch& batch;
+
+  [[nodiscard]] Responder& r() const { return qp.responder; }
+  [[nodiscard]] RequestEffect& effect() const { return packet.request; }
+  [[nodiscard]] std::uint32_t payload_bytes() const { return view.payload_bytes; }
+  [[nodiscard]] std::byte* payload() const {
+    return const_cast<std::byte*>(view.payload().data());  // kWrite does not modify it
+  }
+  [[nodiscard]] bool has_immediate() const { return info.has(proto::Extension::kImmDt); }
+  // SENDs take a receive when they start, WRITEs with immediate data when they end.
+  [[nodiscard]] bool needs_receive() const {
+    return info.operation == Operation::kSend ? info.starts_message() : has_immediate();
+  }
+  [[nodiscard]] std::uint32_t receive_index() const { return qp.rq.ring.distance(1, r().rq_consumer); }
+
+  void reply(Syndrome syndrome, Psn psn) const { effect().reply = {true, syndrome, psn, r().msn}; }
+};
+
+// ---- checks, in the standard's order ---------------------------------------------------------------
+
+// FIRST, MIDDLE, LAST and ONLY must make whole messages of one kind [IBTA, responder: opcode sequence].
+Check check_sequence(const Request& q) {
+  if (!q.info.is_known) return invalid_request();  // reserved opcode of this service
+  const bool continues = !q.info.starts_message();
+  if (continues != q.r().in_message) return invalid_request();
+  if (continues && q.info.operation != q.r().message) return invalid_request();
+  return kPass;
+}
+
+// What the QP grants its peer at all; a QP that lacks it answers as for an operation it does not have.
+Check check_operation(const Request& q) {
+  const std::uint32_t access = q.qp.attributes.access;
+  switch (q.info.operation) {
+    case Operation::kSend:
+      // SEND with Invalidate needs memory windows, and an ordinary region is not to be invalidated [IBTA o10-37.2.13].
+      return q.info.has(proto::Extension::kIeth) ? invalid_request() : kPass;
+    case Operation::kWrite:
+      return (access & kAccessRemoteWrite) != 0 ? kPass : invalid_request();
+    case Operation::kReadRequest:
+      return (access & kAccessRemoteRead) != 0 ? kPass : invalid_request();
+    case Operation::kCompareSwap:
+    case Operation::kFetchAdd:
+      return (access & kAccessRemoteAtomic) != 0 ? kPass : invalid_request();
+    case Operation::kReadResponse:
+    case Operation::kAcknowledge:
+    case Operation::kAtomicAcknowledge:
+    case Operation::kFlush:
+    case Operation::kAtomicWrite:
+    case Operation::kResync:
+    case Operation::kCnp:
+    case Operation::kReserved:
+      break;
+  }
+  return invalid_request();
+}
+
+// Payload against opcode and path MTU [IBTA C9-92], and against what the message may still carry.
+Check check_length(const Request& q) {
+  const std::uint32_t mtu = q.qp.path_mtu_bytes;
+  const std::uint32_t bytes = q.payload_bytes();
+  switch (q.info.payload) {
+    case proto::PayloadRule::kNone:
+      if (bytes != 0) return invalid_request();
+      break;
+    case proto::PayloadRule::kUpToPmtu:
+      if (bytes > mtu) return invalid_request();
+      break;
+    case proto::PayloadRule::kOneToPmtu:
+      if (bytes == 0 || bytes > mtu) return invalid_request();
+      break;
+    case proto::PayloadRule::kExactlyPmtu:
+      if (bytes != mtu) return invalid_request();
+      break;
+    case proto::PayloadRule::kEightBytes:
+      if (bytes != 8) return invalid_request();
+      break;
+  }
+  if (q.info.operation == Operation::kSend) {
+    const std::uint32_t before = q.info.starts_message() ? 0 : q.r().message_bytes;
+    return std::uint64_t{before} + bytes > q.shard.config.limits.max_message_bytes ? invalid_request() : kPass;
+  }
+  if (q.info.operation != Operation::kWrite) return kPass;
+  const bool starts = q.info.starts_message();
+  const std::uint32_t total = starts ? q.view.reth().dma_length_bytes : q.r().write_length_bytes;
+  const std::uint32_t left = starts ? total : total - q.r().message_bytes;
+  const bool fits = q.info.ends_message() ? bytes == left : bytes < left;
+  return fits ? kPass : invalid_request();
+}
+
+// A receive WQE, or a free responder resource.
+Check check_resources(const Request& q) {
+  if (q.needs_receive()) {
+    if (!take_receive(q.shard, q.qp)) return kRnr;
+    q.r().has_receive = true;
+    q.effect().takes_receive = true;
+    const RecvWqe& wqe = q.qp.rq[q.receive_index()];
+    if (wqe.local_error != WcStatus::kSuccess) return nak(NakCode::kRemoteOperationalError, wqe.local_error);
+  }
+  if (q.info.operation == Operation::kSend) {
+    const std::uint32_t before = q.info.starts_message() ? 0 : q.r().message_bytes;
+    const bool fits = std::uint64_t{before} + q.payload_bytes() <= q.qp.rq[q.receive_index()].capacity_bytes;
+    return fits ? kPass : nak(NakCode::kInvalidRequest, WcStatus::kLocalLengthError);
+  }
+  if (q.info.operation == Operation::kWrite) return kPass;
+  if (q.qp.resources.empty()) return invalid_request();
+  const ResponderResource& oldest = q.qp.resources[q.r().resource_tail % q.qp.resources.size()];
+  const bool is_owed = oldest.is_used && oldest.is_pending && !oldest.is_replay;
+  return is_owed ? invalid_request() : kPass;  // the peer has more outstanding than it was granted
+}
+
+// R_Key, PD, rights and bounds. Of a message's first packet the whole range is checked, of the others what they carry:
+// the region may have gone in between. `where` is for this packet's bytes.
+Check check_access(const Request& q, Location& where) {
+  const Pd* const pd = q.qp.pd;
+  switch (q.info.operation) {
+    case Operation::kWrite: {
+      if (!q.info.starts_message()) {
+        return q.shard.keys.resolve(pd, q.r().write_rkey.value(), kAccessRemoteWrite,
+                                    q.r().write_address + q.r().message_bytes, q.payload_bytes(), where)
+                   ? kPass
+                   : access_error();
+      }
+      const proto::Reth reth = q.view.reth();
+      if (reth.dma_length_bytes > q.shard.config.limits.max_message_bytes) return invalid_request();  // [IBTA C9-94]
+      if (reth.dma_length_bytes == 0) return kPass;                                                   // [IBTA C9-88]
+      return q.shard.keys.resolve(pd, reth.rkey.value(), kAccessRemoteWrite, reth.virtual_address,
+                                  reth.dma_length_bytes, where)
+                 ? kPass
+                 : access_error();
+    }
+    case Operation::kReadRequest: {
+      const proto::Reth reth = q.view.reth();
+      if (reth.dma_length_bytes > q.shard.config.limits.max_message_bytes) return invalid_request();  // [IBTA C9-94]
+      if (reth.dma_length_bytes == 0) return kPass;                                                   // [IBTA C9-88]
+      return q.shard.keys.resolve(pd, reth.rkey.value(), kAccessRemoteRead, reth.virtual_address,
+                                  reth.dma_length_bytes, where)
+                 ? kPass
+                 : access_error();
+    }
+    case Operation::kCompareSwap:
+    case Operation::kFetchAdd: {
+      const proto::AtomicEth atomic = q.view.atomic_eth();
+      if (atomic.virtual_address % sizeof(std::uint64_t) != 0) return invalid_request();  // [IBTA 9.4.5]
+      if (!q.shard.keys.resolve(pd, atomic.rkey.value(), kAccessRemoteAtomic, atomic.virtual_address,
+                                sizeof(std::uint64_t), where)) {
+        return access_error();
+      }
+      // Aligned as the peer names it, but not where it lies: no such access is atomic.
+      return where.address % sizeof(std::uint64_t) == 0 ? kPass : invalid_request();
+    }
+    case Operation::kSend:
+    case Operation::kReadResponse:
+    case Operation::kAcknowledge:
+    case Operation::kAtomicAcknowledge:
+    case Operation::kFlush:
+    case Operation::kAtomicWrite:
+    case Operation::kResync:
+    case Operation::kCnp:
+    case Operation::kReserved:
+      break;
+  }
+  return kPass;
+}
+
+// ---- acceptance ------------------------------------------------------------------------------------
+
+ResponderResource& take_resource(const Request& q, Psn psn) {
+  ResponderResource& resource = q.qp.resources[q.r().resource_tail % q.qp.resources.size()];
+  ++q.r().resource_tail;
+  resource = {};
+  resource.is_used = true;
+  resource.first_psn = psn;
+  resource.msn = q.r().msn;
+  q.effect().queues_resource = true;
+  return resource;
+}
+
+void accept_read(const Request& q, Psn psn) {
+  const proto::Reth reth = q.view.reth();
+  ResponderResource& resource = take_resource(q, psn);
+  resource.psn_count = proto::packet_count(reth.dma_length_bytes, path_mtu(q.qp));
+  resource.run_psn = resource.send_psn = psn;
+  resource.end_psn = psn.plus(resource.psn_count);
+  resource.run_end_bytes = reth.dma_length_bytes;
+  resource.address = reth.virtual_address;
+  resource.rkey = reth.rkey;
+  resource.is_pending = true;
+  q.qp.resources_pending = true;
+  q.r().expected_psn = resource.end_psn;
+}
+
+void accept_atomic(const Request& q, Psn psn, const Location& where) {
+  const proto::AtomicEth atomic = q.view.atomic_eth();
+  q.effect().atomic_resource = static_cast<std::int32_t>(q.r().resource_tail % q.qp.resources.size());
+  take_resource(q, psn).is_atomic = true;
+  MemoryOp op;
+  const bool is_swap = q.info.operation == Operation::kCompareSwap;
+  op.kind = is_swap ? MemoryOp::Kind::kCompareSwap : MemoryOp::Kind::kFetchAdd;
+  op.space = where.space;
+  op.address = where.address;
+  op.order_key = q.qp.qpn.value();
+  op.length_bytes = sizeof(std::uint64_t);
+  op.compare = atomic.compare_data;
+  op.operand = atomic.swap_or_add_data;
+  q.batch.ops.push_back(op);
+  q.r().expected_psn = psn.plus(1);
+}
+
+// Places the payload of a SEND or WRITE. False: a key of the receive WQE has gone since it was taken.
+bool place_payload(const Request& q, const Location& where) {
+  Responder& r = q.r();
+  const std::uint32_t bytes = q.payload_bytes();
+  if (q.info.operation == Operation::kSend) {
+    return add_sge_ops(q.shard, q.qp, q.qp.rq.sges(q.receive_index()), SgeUse::kScatter, r.message_bytes, bytes,
+                       q.payload(), q.info.ends_message(), q.batch.ops);
+  }
+  if (bytes == 0) return true;
+  MemoryOp op;
+  op.kind = MemoryOp::Kind::kWrite;
+  op.space = where.space;
+  op.address = where.address;
+  op.order_key = q.qp.qpn.value();
+  op.length_bytes = bytes;
+  op.local = q.payload();
+  op.ends_message = q.info.ends_message();
+  q.batch.ops.push_back(op);
+  return true;
+}
+
+void start_message(const Request& q) {
+  Responder& r = q.r();
+  r.in_message = true;
+  r.message = q.info.operation;
+  r.message_bytes = 0;
+  if (q.info.operation == Operation::kWrite) {
+    const proto::Reth reth = q.view.reth();
+    r.write_length_bytes = reth.dma_length_bytes;
+    r.write_address = reth.virtual_address;
+    r.write_rkey = reth.rkey;
+  }
+}
+
+void end_message(const Request& q) {
+  Responder& r = q.r();
+  RequestEffect& effect = q.effect();
+  r.in_message = false;
+  r.msn = r.msn.next();  // [IBTA C9-148]
+  if (!r.has_receive) return;
+  r.has_receive = false;
+  effect.completes_receive = true;
+  effect.status = WcStatus::kSuccess;
+  effect.opcode = q.info.operation == Operation::kSend ? WcOpcode::kReceive : WcOpcode::kReceiveRdmaWithImmediate;
+  effect.byte_len = r.message_bytes;
+  effect.is_immediate = q.has_immediate();
+  if (effect.is_immediate) effect.immediate = q.view.imm_dt().value;
+  effect.wakes = q.view.bth.solicited_event;
+}
+
+Check accept(const Request& q, const Location& where) {
+  Responder& r = q.r();
+  const Psn psn = q.view.bth.psn;
+  if (q.info.operation == Operation::kReadRequest || q.info.operation == Operation::kCompareSwap ||
+      q.info.operation == Operation::kFetchAdd) {
+    r.msn = r.msn.next();  // [IBTA C9-148]
+    q.info.operation == Operation::kReadRequest ? accept_read(q, psn) : accept_atomic(q, psn, where);
+    return kPass;
+  }
+  if (q.info.starts_message()) start_message(q);
+  if (!place_payload(q, where)) return nak(NakCode::kRemoteOperationalError, WcStatus::kLocalProtectionError);
+  r.message_bytes += q.payload_bytes();
+  if (q.info.ends_message()) end_message(q);
+  r.expected_psn = psn.plus(1);
+  if (q.view.bth.ack_request) q.reply(Syndrome::ack(), psn);
+  return kPass;
+}
+
+EventKind event_of(NakCode code) {
+  switch (code) {
+    case NakCode::kRemoteAccessError:
+      return EventKind::kQpAccessErr;
+    case NakCode::kRemoteOperationalError:
+      return EventKind::kQpFatal;
+    case NakCode::kInvalidRequest:
+    case NakCode::kInvalidRdRequest:
+    case NakCode::kPsnSequenceError:
+      break;
+  }
+  return EventKind::kQpReqErr;
+}
+
+// An error that ends the connection [IBTA 9.9.3]. Tied to a receive WQE it is told by that WQE's completion, otherwise by an
+// event [IBTA C9-222.1.1].
+void note_fatal(RequestEffect& effect, Responder& r, const Check& check) {
+  effect.is_fatal = true;
+  if (r.has_receive) {
+    r.has_receive = false;
+    effect.completes_receive = true;
+    effect.status = check.status;
+    effect.opcode = WcOpcode::kReceive;
+    effect.byte_len = 0;
+    effect.is_immediate = false;
+    effect.wakes = true;
+  } else {
+    effect.raises_event = true;
+    effect.event = event_of(check.code);
+  }
+}
+
+DropReason decide_expected(const Request& q) {
+  Responder& r = q.r();
+  r.nak_sent = false;
+  Location where;
+  Check check = check_sequence(q);
+  if (check.kind == Check::Kind::kPass) check = check_operation(q);
+  if (check.kind == Check::Kind::kPass) check = check_length(q);
+  if (check.kind == Check::Kind::kPass) check = check_resources(q);
+  if (check.kind == Check::Kind::kPass) check = check_access(q, where);
+  if (check.kind == Check::Kind::kPass) check = accept(q, where);
+  q.effect().rq_consumer = r.rq_consumer;
+  switch (check.kind) {
+    case Check::Kind::kPass:
+      q.effect().establishes = !r.is_established;
+      r.is_established = true;
+      return DropReason::kAccepted;
+    case Check::Kind::kRnrNak:
+      r.nak_sent = true;  // what follows it is out of sequence, and needs no NAK of its own
+      q.reply(Syndrome::rnr_nak(proto::RnrTimer{q.qp.attributes.min_rnr_timer}), q.view.bth.psn);
+      return DropReason::kRnr;
+    case Check::Kind::kNak:
+      break;
+  }
+  q.reply(Syndrome::nak(check.code), q.view.bth.psn);
+  note_fatal(q.effect(), r, check);
+  q.qp.failed = true;
+  return DropReason::kNaked;
+}
+
+// ---- duplicates ------------------------------------------------------------------------------------
+
+ResponderResource* find_resource(Qp& qp, Psn psn) {
+  for (ResponderResource& resource : qp.resources) {
+    if (resource.is_used && steps(resource.first_psn, psn) < resource.psn_count) return &resource;
+  }
+  return nullptr;
+}
+
+// Executed again, from where the peer asks; an earlier one goes before the response in progress [IBTA C9-110].
+DropReason repeat_read(const Request& q) {
+  const Psn psn = q.view.bth.psn;
+  ResponderResource* const resource = find_resource(q.qp, psn);
+  if (resource == nullptr || resource->is_atomic) return DropReason::kDuplicate;
+  const proto::Reth reth = q.view.reth();
+  Location where;
+  if (reth.dma_length_bytes > q.shard.config.limits.max_message_bytes ||
+      (reth.dma_length_bytes != 0 && !q.shard.keys.resolve(q.qp.pd, reth.rkey.value(), kAccessRemoteRead,
+                                                           reth.virtual_address, reth.dma_length_bytes, where))) {
+    q.reply(Syndrome::nak(NakCode::kRemoteAccessError), psn);
+    note_fatal(q.effect(), q.r(), access_error());
+    q.qp.failed = true;
+    return DropReason::kNaked;
+  }
+  const std::uint32_t offset = steps(resource->first_psn, psn) * q.qp.path_mtu_bytes;
+  const std::uint32_t packets = proto::packet_count(reth.dma_length_bytes, path_mtu(q.qp));
+  const bool is_part = reth.rkey == resource->rkey && reth.virtual_address == resource->address + offset &&
+                       steps(resource->first_psn, psn) + packets <= resource->psn_count;
+  if (!is_part) return DropReason::kDuplicate;  // not the READ that had these PSNs
+  resource->is_replay = !resource->is_pending || resource->is_replay;
+  resource->is_pending = true;
+  resource->run_psn = resource->send_psn = psn;
+  resource->end_psn = psn.plus(packets);
+  resource->run_end_bytes = offset + reth.dma_length_bytes;
+  q.qp.resources_pending = true;
+  return DropReason::kDuplicate;
+}
+
+// Never executed again: the saved result [IBTA, READ/ATOMIC: replay].
+DropReason repeat_atomic(const Request& q) {
+  ResponderResource* const resource = find_resource(q.qp, q.view.bth.psn);
+  if (resource != nullptr && resource->is_atomic) {
+    resource->is_replay = !resource->is_pending || resource->is_replay;
+    resource->is_pending = true;
+    q.qp.resources_pending = true;
+  }
+  return DropReason::kDuplicate;
+}
+
+DropReason decide_duplicate(const Request& q) {
+  ++q.shard.nic_of(q.qp).counters.duplicate_requests;
+  switch (q.info.operation) {
+    case Operation::kReadRequest:
+      return repeat_read(q);
+    case Operation::kCompareSwap:
+    case Operation::kFetchAdd:
+      return repeat_atomic(q);
+    case Operation::kSend:
+    case Operation::kWrite:
+      q.reply(Syndrome::ack(), q.r().expected_psn.plus(-1));  // the newest [IBTA C9-105]
+      return DropReason::kDuplicate;
+    case Operation::kReadResponse:
+    case Operation::kAcknowledge:
+    case Operation::kAtomicAcknowledge:
+    case Operation::kFlush:
+    case Operation::kAtomicWrite:
+    case Operation::kResync:
+    case Operation::kCnp:
+    case Operation::kReserved:
+      break;
+  }
+  return DropReason::kDuplicate;
+}
+
+// ---- applying --------------------------------------------------------------------------------------
+
+void complete_receive(Shard& shard, Qp& qp, std::uint32_t index, const RequestEffect& effect) {
+  RingCqe cqe{};
+  cqe.wr_id = qp.rq[index].wr_id;
+  cqe.status = static_cast<std::uint32_t>(effect.status);
+  cqe.opcode = static_cast<std::uint32_t>(effect.opcode);
+  cqe.vendor_err = cqe.status;
+  cqe.byte_len = effect.byte_len;
+  cqe.qp_num = qp.qpn.value();
+  cqe.src_qp = qp.attributes.dest_qpn.value();
+  cqe.port_num = 1;
+  if (effect.is_immediate) {
+    cqe.immediate_or_invalidate = __builtin_bswap32(effect.immediate);
+    cqe.wc_flags = kWcWithImmediate;
+  }
+  shard.completer.complete(*qp.recv_cq, cqe, effect.wakes || effect.status != WcStatus::kSuccess,
+                           shard.nic_of(qp).counters);
+}
+
+// A later acknowledgement covers one that still waits. Only a repeated ACK does not: the NAK that waits says more.
+void queue_reply(Shard& shard, Qp& qp, const PendingReply& reply, bool is_repeated) {
+  const bool waits_with_nak = qp.reply.is_pending && qp.reply.syndrome.kind() != Syndrome::Kind::kAck;
+  if (!(is_repeated && waits_with_nak)) qp.reply = reply;
+  shard.activate(qp);
+}
+
+void count_reply(Counters& counters, Syndrome syndrome) {
+  switch (syndrome.kind()) {
+    case Syndrome::Kind::kRnrNak:
+      ++counters.rnr_naks_sent;
+      return;
+    case Syndrome::Kind::kNak:
+      ++counters.naks_sent;
+      if (syndrome.nak_code() == NakCode::kPsnSequenceError) ++counters.sequence_naks_sent;
+      return;
+    case Syndrome::Kind::kAck:
+    case Syndrome::Kind::kReserved:
+      return;
+  }
+}
+
+void raise_fatal(Shard& shard, Qp& qp, const RequestEffect& effect) {
+  if (effect.completes_receive) complete_receive(shard, qp, qp.rq.ring.distance(1, qp.responder.rq_consumer), effect);
+  enter_error(shard, qp, true);
+  qp.reply = effect.reply;
+  if (effect.raises_event) shard.events.raise(qp.events, effect.event);
+  shard.activate(qp);
+}
+
+ResponderResource* first_pending(Qp& qp) {
+  const std::size_t size = qp.resources.size();
+  for (std::size_t i = 0; i < size; ++i) {
+    ResponderResource& resource = qp.resources[(qp.responder.resource_tail + i) % size];
+    if (resource.is_used && resource.is_pending) return &resource;
+  }
+  return nullptr;
+}
+
+std::byte* emit_aeth(std::byte* at, Syndrome syndrome, proto::Msn msn) {
+  proto::Aeth{syndrome, msn}.emit(std::span<std::byte, proto::Aeth::kSize>{at, proto::Aeth::kSize});
+  return at + proto::Aeth::kSize;
+}
+
+void plan_acknowledge(Shard& shard, Qp& qp, TransmitBatch& batch) {
+  std::byte* const at =
+      batch.start_packet(qp, Opcode::kRcAcknowledge, qp.reply.psn, proto::Aeth::kSize, false, false);
+  emit_aeth(at, qp.reply.syndrome, qp.reply.msn);
+  batch.add(qp, PlannedPacket::Kind::kResponse, qp.reply.psn, proto::Aeth::kSize, batch.ops.size());
+  count_reply(shard.nic_of(qp).counters, qp.reply.syndrome);
+  qp.reply = {};
+}
+
+void plan_atomic_response(Qp& qp, ResponderResource& resource, TransmitBatch& batch) {
+  constexpr std::uint32_t kBehindBth = proto::Aeth::kSize + proto::AtomicAckEth::kSize;
+  std::byte* at =
+      batch.start_packet(qp, Opcode::kRcAtomicAcknowledge, resource.first_psn, kBehindBth, false, false);
+  at = emit_aeth(at, Syndrome::ack(), resource.msn);
+  proto::AtomicAckEth{resource.original}.emit(
+      std::span<std::byte, proto::AtomicAckEth::kSize>{at, proto::AtomicAckEth::kSize});
+  batch.add(qp, PlannedPacket::Kind::kResponse, resource.first_psn, kBehindBth, batch.ops.size());
+  resource.is_pending = false;
+}
+
+// In a burst, requests and responses of a QP fail independently of each other.
+std::uint32_t response_order_key(const Qp& qp) { return qp.qpn.value() | (proto::Qpn::kMask + 1); }
+
+// One packet of the run. False: the region has gone since the request was accepted.
+bool plan_read_response(Shard& shard, Qp& qp, ResponderResource& resource, TransmitBatch& batch) {
+  const Psn psn = resource.send_psn;
+  const std::uint32_t offset = steps(resource.first_psn, psn) * qp.path_mtu_bytes;
+  const std::uint32_t chunk = std::min(qp.path_mtu_bytes, resource.run_end_bytes - offset);
+  const bool is_first = psn == resource.run_psn;
+  const bool is_last = psn.plus(1) == resource.end_psn;
+  const Opcode opcode = is_first ? (is_last ? Opcode::kRcReadResponseOnly : Opcode::kRcReadResponseFirst)
+                                 : (is_last ? Opcode::kRcReadResponseLast : Opcode::kRcReadResponseMiddle);
+  const proto::OpcodeInfo& info = proto::info(opcode);
+  const std::uint32_t behind_bth = info.extension_bytes + chunk;
+  const std::size_t first_op = batch.ops.size();
+  if (chunk > 0) {
+    Location where;
+    if (!shard.keys.resolve(qp.pd, resource.rkey.value(), kAccessRemoteRead, resource.address + offset, chunk, where)) {
+      return false;
+    }
+    MemoryOp op;
+    op.kind = MemoryOp::Kind::kRead;
+    op.space = where.space;
+    op.address = where.address;
+    op.order_key = response_order_key(qp);
+    op.length_bytes = chunk;
+    op.local = batch.next_data() + qp.headers.size() + info.extension_bytes;
+    batch.ops.push_back(op);
+  }
+  std::byte* const at = batch.start_packet(qp, opcode, psn, behind_bth, false, false);
+  if (info.has(proto::Extension::kAeth)) emit_aeth(at, Syndrome::ack(), resource.msn);
+  batch.add(qp, PlannedPacket::Kind::kResponse, psn, behind_bth, first_op);
+  resource.send_psn = psn.plus(1);
+  resource.is_pending = !is_last;
+  return true;
+}
+
+// A READ that fails after it was accepted [IBTA 9.7.5.1.3]: NAK at the response's PSN, and the QP goes to ERR.
+void end_with_nak(Shard& shard, Qp& qp, Psn psn, NakCode code, EventKind event) {
+  enter_error(shard, qp);
+  qp.answers_in_error = true;
+  qp.reply = {true, Syndrome::nak(code), psn, qp.responder.msn};
+  shard.events.raise(qp.events, event);
+  shard.activate(qp);
+}
+
+}  // namespace
+
+DropReason decide_request(Shard& shard, Qp& qp, const proto::RoceView& view, ReceivedPacket& packet,
+                          ReceiveBatch& batch) {
+  if (!qp.can_receive()) return DropReason::kQpState;
+  const Request q{shard, qp, view, view.opcode_info(), packet, batch};
+  const Psn psn = view.bth.psn;
+  const std::int32_t ahead = qp.responder.expected_psn.distance_to(psn);
+  if (ahead == 0) return decide_expected(q);
+  if (ahead < 0) return decide_duplicate(q);
+  ++shard.nic_of(qp).counters.out_of_sequence;
+  if (!qp.responder.nak_sent) {  // one for each gap [IBTA, PSN & retransmission: one NAK per gap]
+    qp.responder.nak_sent = true;
+    q.reply(Syndrome::nak(NakCode::kPsnSequenceError), qp.responder.expected_psn);
+  }
+  return DropReason::kOutOfSequence;
+}
+
+void apply_request(Shard& shard, Qp& qp, const ReceivedPacket& packet, const ReceiveBatch& batch) {
+  const RequestEffect& effect = packet.request;
+  if (effect.establishes && qp.state == QpState::kRtr) shard.events.raise(qp.events, EventKind::kCommEst);
+  if (effect.takes_receive) qp.rq.ring.store_consumer(effect.rq_consumer);
+  if (effect.is_fatal) {
+    raise_fatal(shard, qp, effect);
+    return;
+  }
+  if (effect.completes_receive) complete_receive(shard, qp, qp.rq.ring.distance(1, effect.rq_consumer), effect);
+  if (effect.queues_resource) {
+    if (effect.atomic_resource >= 0) {
+      ResponderResource& resource = qp.resources[static_cast<std::size_t>(effect.atomic_resource)];
+      resource.original = batch.ops[packet.first_op].original;
+      resource.is_pending = true;
+      qp.resources_pending = true;
+    }
+    qp.reply = {};  // the response acknowledges what came before [IBTA 9.7.5.1.2]
+  }
+  if (effect.reply.is_pending) queue_reply(shard, qp, effect.reply, packet.verdict == DropReason::kDuplicate);
+  if (qp.resources_pending) shard.activate(qp);
+}
+
+void fail_request(Shard& shard, Qp& qp, const ReceivedPacket& packet) {
+  ++shard.nic_of(qp).counters.memory_faults;
+  Responder& r = qp.responder;
+  // What the packet, or one behind it, queued is not to be answered.
+  for (ResponderResource& resource : qp.resources) {
+    if (resource.first_psn.distance_to(packet.psn) <= 0) resource.is_pending = false;
+  }
+  if (packet.request.takes_receive) {  // as the packet did
+    r.rq_consumer = packet.request.rq_consumer;
+    r.has_receive = true;
+    qp.rq.ring.store_consumer(r.rq_consumer);
+  }
+  RequestEffect effect;
+  effect.reply = {true, Syndrome::nak(NakCode::kRemoteOperationalError), packet.psn, r.msn};
+  note_fatal(effect, r, nak(NakCode::kRemoteOperationalError, WcStatus::kLocalProtectionError));
+  raise_fatal(shard, qp, effect);
+}
+
+bool plan_response(Shard& shard, Qp& qp, TransmitBatch& batch) {
+  if (qp.state == QpState::kErr ? !qp.answers_in_error : !qp.can_receive()) return false;
+  if (qp.resources_pending) {
+    if (ResponderResource* const resource = first_pending(qp); resource != nullptr) {
+      if (resource->is_atomic) {
+        plan_atomic_response(qp, *resource, batch);
+      } else if (!plan_read_response(shard, qp, *resource, batch)) {
+        end_with_nak(shard, qp, resource->send_psn, NakCode::kRemoteAccessError, EventKind::kQpAccessErr);
+        return plan_response(shard, qp, batch);
+      }
+      return true;
+    }
+    qp.resources_pending = false;
+  }
+  if (!qp.reply.is_pending) return false;
+  plan_acknowledge(shard, qp, batch);
+  return true;
+}
+
+void fail_response(Shard& shard, Qp& qp, Psn psn) {
+  end_with_nak(shard, qp, psn, NakCode::kRemoteOperationalError, EventKind::kQpFatal);
+}
+
+}  // namespace roci::emulator

@@ -1,0 +1,88 @@
+// Private copies of work requests: one slot for each slot of the shared ring, sized when the QP is made.
+//
+// A request is copied from the ring once, judged, and from then on only the copy counts, also for retransmission. Each
+// slot is a header (SendWqe or RecvWqe) and a tail of SGEs or inline data. Thread rule: the engine's thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <span>
+
+#include "emulator/ring.h"
+#include "emulator/verbs_numbers.h"
+#include "proto/opcode.h"
+#include "proto/types.h"
+
+namespace roci::emulator {
+
+struct SendWqe {
+  std::uint64_t wr_id = 0;
+  std::uint64_t remote_address = 0;
+  std::uint64_t compare = 0;
+  std::uint64_t swap_or_add = 0;
+  std::uint32_t length_bytes = 0;  // of the message; READ: of the answer; atomics: 8
+  std::uint32_t num_sge = 0;
+  proto::Rkey rkey;
+  std::uint32_t immediate = 0;  // as a number
+  proto::Psn first_psn;
+  std::uint32_t psn_count = 1;  // READ: one for each response packet
+  WcStatus local_error = WcStatus::kSuccess;  // found before it was sent: reported when its turn comes
+  proto::Operation operation = proto::Operation::kSend;
+  WcOpcode completes_as = WcOpcode::kSend;
+  std::uint8_t flags = 0;  // SendFlags
+  bool has_immediate = false;
+
+  [[nodiscard]] bool is_inline() const { return (flags & kSendInline) != 0; }
+  // READ and ATOMIC: answered by data, counted by max_rd_atomic.
+  [[nodiscard]] bool is_rd_atomic() const {
+    return operation != proto::Operation::kSend && operation != proto::Operation::kWrite;
+  }
+  [[nodiscard]] proto::Psn end_psn() const { return first_psn.plus(psn_count); }
+};
+
+struct RecvWqe {
+  std::uint64_t wr_id = 0;
+  std::uint64_t capacity_bytes = 0;  // sum of the SGEs
+  std::uint32_t num_sge = 0;
+  WcStatus local_error = WcStatus::kSuccess;
+};
+
+template <class Header>
+class WorkQueue {
+ public:
+  WorkQueue() = default;
+  WorkQueue(Ring shared, std::size_t tail_bytes)
+      : ring(shared), stride_(stride(tail_bytes)), slots_(new std::byte[stride_ * shared.slots()]) {}
+
+  [[nodiscard]] static std::size_t bytes_needed(const RingShape& shape, std::size_t tail_bytes) {
+    return stride(tail_bytes) * shape.slots;
+  }
+  [[nodiscard]] Header& operator[](std::uint32_t index) const {
+    return *std::launder(reinterpret_cast<Header*>(slot(index)));
+  }
+  // Starts a new life of the slot.
+  Header& renew(std::uint32_t index) { return *new (slot(index)) Header{}; }
+  [[nodiscard]] std::byte* tail(std::uint32_t index) const { return slot(index) + sizeof(Header); }
+  [[nodiscard]] std::span<const RingSge> sges(std::uint32_t index) const {
+    return {reinterpret_cast<const RingSge*>(tail(index)), (*this)[index].num_sge};
+  }
+
+  Ring ring;
+
+ private:
+  static_assert(sizeof(Header) % alignof(RingSge) == 0 && std::is_trivially_destructible_v<Header>);
+  static std::size_t stride(std::size_t tail_bytes) {
+    return (sizeof(Header) + tail_bytes + alignof(Header) - 1) / alignof(Header) * alignof(Header);
+  }
+  [[nodiscard]] std::byte* slot(std::uint32_t index) const {
+    return slots_.get() + stride_ * (index & ring.mask());
+  }
+
+  std::size_t stride_ = 0;
+  std::unique_ptr<std::byte[]> slots_;
+};
+
+}  // namespace roci::emulator

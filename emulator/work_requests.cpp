@@ -1,0 +1,174 @@
+#include "emulator/work_requests.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "proto/psn.h"
+
+namespace roci::emulator {
+namespace {
+
+struct SendOpcodeInfo {
+  bool is_supported = false;
+  bool has_immediate = false;
+  proto::Operation operation = proto::Operation::kSend;
+  WcOpcode completes_as = WcOpcode::kSend;
+};
+
+// By the number in RingSendWqe::opcode.
+constexpr SendOpcodeInfo kSendOpcodes[] = {
+    {true, false, proto::Operation::kWrite, WcOpcode::kRdmaWrite},
+    {true, true, proto::Operation::kWrite, WcOpcode::kRdmaWrite},
+    {true, false, proto::Operation::kSend, WcOpcode::kSend},
+    {true, true, proto::Operation::kSend, WcOpcode::kSend},
+    {true, false, proto::Operation::kReadRequest, WcOpcode::kRdmaRead},
+    {true, false, proto::Operation::kCompareSwap, WcOpcode::kCompareSwap},
+    {true, false, proto::Operation::kFetchAdd, WcOpcode::kFetchAdd},
+};
+static_assert(std::size(kSendOpcodes) == static_cast<std::size_t>(SendOpcode::kFetchAdd) + 1);
+
+std::uint64_t total_bytes(std::span<const RingSge> sges) {
+  std::uint64_t sum = 0;  // of 32 32-bit lengths at most
+  for (const RingSge& sge : sges)
+    sum += sge.length_bytes;
+  return sum;
+}
+
+bool keys_grant(const Shard& shard, const Qp& qp, std::span<const RingSge> sges, std::uint32_t access) {
+  return std::all_of(sges.begin(), sges.end(), [&](const RingSge& sge) {
+    Location where;
+    return sge.length_bytes == 0 ||
+           shard.keys.resolve(qp.pd, sge.lkey, access, sge.address, sge.length_bytes, where);
+  });
+}
+
+// Judges the private copy, whose tail stands already; returns what it will complete with.
+WcStatus judge(const Shard& shard, const Qp& qp, std::uint32_t index, SendWqe& wqe) {
+  if (wqe.is_rd_atomic() && qp.attributes.max_rd_atomic == 0) return WcStatus::kLocalQpOperationError;
+  if (wqe.is_inline()) {
+    return wqe.is_rd_atomic() ? WcStatus::kLocalQpOperationError : WcStatus::kSuccess;
+  }
+  const std::span<const RingSge> sges = qp.sq.sges(index);
+  const std::uint64_t total = total_bytes(sges);
+  if (total > shard.config.limits.max_message_bytes) return WcStatus::kLocalLengthError;  // [IBTA 11.6.2]
+  wqe.length_bytes = static_cast<std::uint32_t>(total);
+  if (wqe.operation == proto::Operation::kCompareSwap || wqe.operation == proto::Operation::kFetchAdd) {
+    if (sges.size() != 1) return WcStatus::kLocalQpOperationError;  // [IBTA Table 100]
+    if (total != sizeof(std::uint64_t)) return WcStatus::kLocalLengthError;
+  }
+  const std::uint32_t access = wqe.is_rd_atomic() ? kAccessLocalWrite : 0U;
+  return keys_grant(shard, qp, sges, access) ? WcStatus::kSuccess : WcStatus::kLocalProtectionError;
+}
+
+}  // namespace
+
+bool fetch_send(Shard& shard, Qp& qp) {
+  Requester& r = qp.requester;
+  const Ring& ring = qp.sq.ring;
+  const std::uint32_t index = r.sq_fetched;
+  // A producer that went round past what is not completed is nonsense: the private slots stay within the ring.
+  if (ring.distance(index, ring.load_producer()) == 0 || ring.distance(r.sq_consumer, index) == ring.mask()) return false;
+
+  RingSendWqe shared;
+  const std::byte* const element = ring.element(index);
+  std::memcpy(&shared, element, sizeof shared);
+  SendWqe& wqe = qp.sq.renew(index);
+  wqe.wr_id = shared.wr_id;
+  wqe.flags = static_cast<std::uint8_t>(shared.send_flags & (kSendFence | kSendSignaled | kSendSolicited | kSendInline));
+  wqe.immediate = __builtin_bswap32(shared.immediate_or_invalidate);
+  const QpCapabilities& cap = qp.attributes.capabilities;
+  if (shared.opcode >= std::size(kSendOpcodes) || !kSendOpcodes[shared.opcode].is_supported) {
+    wqe.local_error = WcStatus::kLocalQpOperationError;
+  } else {
+    const SendOpcodeInfo& opcode = kSendOpcodes[shared.opcode];
+    wqe.operation = opcode.operation;
+    wqe.completes_as = opcode.completes_as;
+    wqe.has_immediate = opcode.has_immediate;
+    if (opcode.operation == proto::Operation::kCompareSwap || opcode.operation == proto::Operation::kFetchAdd) {
+      wqe.remote_address = shared.wr.atomic.remote_address;
+      wqe.rkey = proto::Rkey{shared.wr.atomic.rkey};
+      wqe.compare = shared.wr.atomic.compare_add;
+      wqe.swap_or_add = opcode.operation == proto::Operation::kFetchAdd ? shared.wr.atomic.compare_add
+                                                                        : shared.wr.atomic.swap;
+    } else {
+      wqe.remote_address = shared.wr.rdma.remote_address;
+      wqe.rkey = proto::Rkey{shared.wr.rdma.rkey};
+    }
+    // ibv_wr_set_inline_data sets no flag: no SGEs but bytes means inline data.
+    if (shared.dma.num_sge == 0 && shared.dma.length_bytes > 0) wqe.flags |= kSendInline;
+    const std::byte* const tail = element + sizeof shared;
+    if (wqe.is_inline() && shared.dma.length_bytes <= cap.max_inline_bytes) {
+      wqe.length_bytes = shared.dma.length_bytes;
+      std::memcpy(qp.sq.tail(index), tail, wqe.length_bytes);
+      wqe.local_error = judge(shard, qp, index, wqe);
+    } else if (!wqe.is_inline() && shared.dma.num_sge <= cap.max_send_sge) {
+      wqe.num_sge = shared.dma.num_sge;
+      std::memcpy(qp.sq.tail(index), tail, wqe.num_sge * sizeof(RingSge));
+      wqe.local_error = judge(shard, qp, index, wqe);
+    } else {
+      wqe.local_error = WcStatus::kLocalQpOperationError;
+    }
+  }
+  const bool has_many = wqe.operation == proto::Operation::kSend || wqe.operation == proto::Operation::kWrite ||
+                        wqe.operation == proto::Operation::kReadRequest;
+  wqe.first_psn = r.fetch_psn;
+  wqe.psn_count = has_many ? proto::packet_count(wqe.length_bytes, static_cast<proto::PathMtu>(qp.path_mtu_bytes)) : 1;
+  r.fetch_psn = wqe.end_psn();
+  r.sq_fetched = ring.after(index);
+  return true;
+}
+
+bool take_receive(Shard& shard, Qp& qp) {
+  Responder& r = qp.responder;
+  const Ring& ring = qp.rq.ring;
+  const std::uint32_t index = r.rq_consumer;
+  if (ring.load_producer() == index) return false;
+  RingRecvWqe shared;
+  const std::byte* const element = ring.element(index);
+  std::memcpy(&shared, element, sizeof shared);
+  RecvWqe& wqe = qp.rq.renew(index);
+  wqe.wr_id = shared.wr_id;
+  if (shared.dma.num_sge > qp.attributes.capabilities.max_recv_sge) {
+    wqe.local_error = WcStatus::kLocalQpOperationError;
+  } else {
+    wqe.num_sge = shared.dma.num_sge;
+    std::memcpy(qp.rq.tail(index), element + sizeof shared, wqe.num_sge * sizeof(RingSge));
+    wqe.capacity_bytes = total_bytes(qp.rq.sges(index));
+    if (!keys_grant(shard, qp, qp.rq.sges(index), kAccessLocalWrite)) wqe.local_error = WcStatus::kLocalProtectionError;
+  }
+  r.rq_consumer = ring.after(index);
+  return true;
+}
+
+bool add_sge_ops(const Shard& shard, const Qp& qp, std::span<const RingSge> sges, SgeUse use, std::uint64_t offset,
+                 std::uint32_t length, std::byte* local, bool ends_message, std::vector<MemoryOp>& ops) {
+  const std::size_t before = ops.size();
+  const std::uint32_t access = use == SgeUse::kScatter ? kAccessLocalWrite : 0U;
+  for (const RingSge& sge : sges) {
+    if (length == 0) break;
+    if (offset >= sge.length_bytes) {
+      offset -= sge.length_bytes;
+      continue;
+    }
+    const auto piece = static_cast<std::uint32_t>(std::min<std::uint64_t>(length, sge.length_bytes - offset));
+    MemoryOp op;
+    Location where;
+    if (!shard.keys.resolve(qp.pd, sge.lkey, access, sge.address + offset, piece, where)) break;
+    op.kind = use == SgeUse::kScatter ? MemoryOp::Kind::kWrite : MemoryOp::Kind::kRead;
+    op.space = where.space;
+    op.address = where.address;
+    op.order_key = qp.qpn.value();
+    op.length_bytes = piece;
+    op.local = local;
+    op.ends_message = ends_message && piece == length;
+    ops.push_back(op);
+    local += piece;
+    length -= piece;
+    offset = 0;
+  }
+  if (length == 0) return true;
+  ops.resize(before);
+  return false;
+}
+
+}  // namespace roci::emulator
