@@ -1,0 +1,433 @@
+#include "emulator/neighbour.h"
+
+#include <cstring>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "proto/bytes.h"
+#include "proto/ethernet.h"
+#include "proto/ipv4.h"
+#include "proto/ipv6.h"
+#include "proto/text.h"
+
+using namespace roci;
+using namespace roci::emulator;
+using proto::Gid;
+using proto::Mac;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+constexpr Mac kOwn{{2, 0, 0, 0, 0, 1}}, kPeer{{2, 0, 0, 0, 0, 2}}, kOther{{2, 0, 0, 0, 0, 3}};
+constexpr Mac kBroadcast{{0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF}};
+const Time kStart{seconds(5)};
+
+Gid gid(const char* text) { return *proto::gid_from_text(text); }
+
+NicConfig nic() {
+  NicConfig config;
+  config.mac = kOwn;
+  config.addresses = {{gid("10.0.0.1"), 24}, {gid("fd00::1"), 64}};
+  return config;
+}
+
+std::uint8_t byte(const Bytes& frame, std::size_t at) { return proto::load_u8(frame.data() + at); }
+
+Bytes next_frame(NeighbourCache& cache) {
+  Bytes out(2048);
+  out.resize(cache.emit(out));
+  return out;
+}
+
+Bytes ethernet(const Mac& to, const Mac& from, std::uint16_t ethertype, std::size_t behind) {
+  Bytes frame(14 + behind);
+  proto::EthernetHeader{to, from, ethertype}.emit(std::span{frame}.first<14>());
+  return frame;
+}
+
+Bytes arp(std::uint16_t operation, const Mac& to, const Mac& from, const char* from_ip, const char* to_ip) {
+  Bytes frame = ethernet(to, from, proto::kEthertypeArp, 28);
+  std::byte* at = frame.data() + 14;
+  proto::store_be64(at, (0x0001'0800'0604ULL << 16) | operation);
+  proto::store_mac(at + 8, from);
+  proto::store_be32(at + 14, gid(from_ip).ipv4());
+  proto::store_be32(at + 24, gid(to_ip).ipv4());
+  return frame;
+}
+
+Bytes icmpv6(const Mac& to, const Mac& from, const char* source, const char* destination, Bytes message,
+             std::uint8_t hops = 255) {
+  Bytes frame = ethernet(to, from, proto::kEthertypeIpv6, 40 + message.size());
+  proto::Ipv6Header ip;
+  ip.payload_length = static_cast<std::uint16_t>(message.size());
+  ip.next_header = proto::kProtocolIcmpv6;
+  ip.hop_limit = hops;
+  ip.source = gid(source);
+  ip.destination = gid(destination);
+  ip.emit(std::span{frame}.subspan<14, 40>());
+  const std::uint32_t pseudo =
+      proto::Ipv6Header::pseudo_header_sum(ip.source, ip.destination, ip.payload_length, ip.next_header);
+  proto::store_be16(message.data() + 2, 0);
+  proto::store_be16(message.data() + 2, proto::internet_checksum(message, pseudo));
+  std::memcpy(frame.data() + 54, message.data(), message.size());
+  return frame;
+}
+
+// A solicitation (135) or advertisement (136); the link-layer option only where `option` is given.
+Bytes nd_message(std::uint8_t type, const char* target, std::uint32_t flags, const Mac* option) {
+  Bytes message(option != nullptr ? 32 : 24);
+  proto::store_u8(message.data(), type);
+  proto::store_be32(message.data() + 4, flags);
+  proto::store_gid(message.data() + 8, gid(target));
+  if (option != nullptr) {
+    proto::store_u8(message.data() + 24, type == 135 ? 1 : 2);
+    proto::store_u8(message.data() + 25, 1);
+    proto::store_mac(message.data() + 26, *option);
+  }
+  return message;
+}
+
+bool has_right_icmpv6_checksum(const Bytes& frame) {
+  const auto ip = proto::Ipv6Header::parse(std::span{frame}.subspan<14, 40>());
+  const std::uint32_t pseudo =
+      proto::Ipv6Header::pseudo_header_sum(ip.source, ip.destination, ip.payload_length, ip.next_header);
+  return proto::internet_checksum(std::span{frame}.subspan(54, ip.payload_length), pseudo) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("ARP: ask, be answered, know") {
+  NeighbourCache cache(nic(), seconds(1), true);
+  CHECK(cache.state(gid("10.0.0.2")) == NeighbourState::kUnknown);
+  CHECK_FALSE(cache.lookup(gid("10.0.0.2")).has_value());
+  CHECK(cache.next_deadline() == kNever);
+  CHECK(cache.request(gid("10.0.0.2"), kStart) == NeighbourState::kPending);
+  CHECK(cache.request(gid("10.0.0.2"), kStart) == NeighbourState::kPending);  // once is enough
+  REQUIRE(cache.has_frame());
+
+  const Bytes request = next_frame(cache);
+  CHECK_FALSE(cache.has_frame());
+  CHECK(request.size() == 60);  // an Ethernet frame's least
+  CHECK(proto::load_mac(request.data()) == kBroadcast);
+  CHECK(proto::load_mac(request.data() + 6) == kOwn);
+  CHECK(proto::load_be16(request.data() + 12) == proto::kEthertypeArp);
+  CHECK(proto::load_be64(request.data() + 14) == 0x0001'0800'0604'0001);
+  CHECK(proto::load_mac(request.data() + 22) == kOwn);
+  CHECK(proto::load_be32(request.data() + 28) == 0x0A000001);
+  CHECK(proto::load_mac(request.data() + 32) == Mac{});
+  CHECK(proto::load_be32(request.data() + 38) == 0x0A000002);
+
+  const std::uint64_t before = cache.changes();
+  CHECK(cache.on_frame(arp(2, kOwn, kPeer, "10.0.0.2", "10.0.0.1"), kStart) == DropReason::kAccepted);
+  CHECK(cache.changes() > before);
+  CHECK(cache.lookup(gid("10.0.0.2")) == kPeer);
+  CHECK(cache.state(gid("10.0.0.2")) == NeighbourState::kKnown);
+  CHECK(cache.next_deadline() == kNever);
+}
+
+TEST_CASE("three requests, a timeout apart, then failure, and a new request starts again") {
+  NeighbourCache cache(nic(), seconds(1), true);
+  (void)cache.request(gid("10.0.0.9"), kStart);
+  int requests = 0;
+  for (int tick = 0; tick <= 60; ++tick) {
+    const Time now = kStart + milliseconds(50) * tick;
+    cache.on_timers(now);
+    while (cache.has_frame()) {
+      CHECK(now == kStart + seconds(requests));
+      REQUIRE_FALSE(next_frame(cache).empty());
+      ++requests;
+    }
+    CHECK(cache.state(gid("10.0.0.9")) == (tick < 60 ? NeighbourState::kPending : NeighbourState::kFailed));
+  }
+  CHECK(requests == 3);
+  CHECK(cache.next_deadline() == kNever);
+  // Too late: nobody asks any more.
+  (void)cache.on_frame(arp(2, kOwn, kPeer, "10.0.0.9", "10.0.0.1"), kStart);
+  CHECK_FALSE(cache.lookup(gid("10.0.0.9")).has_value());
+  CHECK(cache.request(gid("10.0.0.9"), kStart + seconds(4)) == NeighbourState::kPending);
+  CHECK(cache.next_deadline() == kStart + seconds(5));
+  CHECK(cache.has_frame());
+}
+
+TEST_CASE("neighbour discovery: solicit, be answered, know") {
+  NeighbourCache cache(nic(), seconds(1), true);
+  (void)cache.request(gid("fd00::1234:5678"), kStart);
+  const Bytes request = next_frame(cache);
+  REQUIRE(request.size() == 14 + 40 + 32);
+  CHECK(to_text(proto::load_mac(request.data())) == "33:33:ff:34:56:78");
+  CHECK(to_text(proto::load_gid(request.data() + 22)) == "fd00::1");
+  CHECK(to_text(proto::load_gid(request.data() + 38)) == "ff02::1:ff34:5678");
+  CHECK(byte(request, 21) == 255);  // hop limit
+  CHECK(byte(request, 54) == 135);
+  CHECK(proto::load_mac(request.data() + 80) == kOwn);
+  CHECK(has_right_icmpv6_checksum(request));
+
+  const auto answer = [](std::uint32_t flags, const Mac& mac) {
+    return icmpv6(kOwn, kPeer, "fd00::1234:5678", "fd00::1", nd_message(136, "fd00::1234:5678", flags, &mac));
+  };
+  SECTION("by a solicited advertisement") {
+    CHECK(cache.on_frame(answer(0x60000000, kPeer), kStart) == DropReason::kAccepted);
+    CHECK(cache.lookup(gid("fd00::1234:5678")) == kPeer);
+    // A change needs the override flag.
+    (void)cache.on_frame(answer(0x40000000, kOther), kStart);
+    CHECK(cache.lookup(gid("fd00::1234:5678")) == kPeer);
+    (void)cache.on_frame(answer(0x20000000, kOther), kStart);
+    CHECK(cache.lookup(gid("fd00::1234:5678")) == kOther);
+  }
+  SECTION("not by an unsolicited one") {
+    (void)cache.on_frame(answer(0x20000000, kPeer), kStart);
+    CHECK_FALSE(cache.lookup(gid("fd00::1234:5678")).has_value());
+  }
+  SECTION("not from beyond a router") {
+    const Bytes far = icmpv6(kOwn, kPeer, "fd00::1234:5678", "fd00::1",
+                             nd_message(136, "fd00::1234:5678", 0x60000000, &kPeer), 254);
+    CHECK(cache.on_frame(far, kStart) == DropReason::kMalformed);
+    CHECK_FALSE(cache.lookup(gid("fd00::1234:5678")).has_value());
+  }
+}
+
+TEST_CASE("hostile and gratuitous claims") {
+  NeighbourCache cache(nic(), seconds(1), true);
+  SECTION("what nobody asked for is not learnt") {
+    (void)cache.on_frame(arp(2, kOwn, kPeer, "10.0.0.2", "10.0.0.1"), kStart);
+    (void)cache.on_frame(arp(1, kBroadcast, kPeer, "10.0.0.2", "10.0.0.1"), kStart);
+    CHECK(cache.state(gid("10.0.0.2")) == NeighbourState::kUnknown);
+  }
+  SECTION("a reply to somebody else is no answer") {
+    (void)cache.request(gid("10.0.0.2"), kStart);
+    CHECK(cache.on_frame(arp(2, kOwn, kPeer, "10.0.0.2", "10.0.0.7"), kStart) == DropReason::kNotForUs);
+    CHECK(cache.on_frame(arp(2, kOther, kPeer, "10.0.0.2", "10.0.0.1"), kStart) == DropReason::kNotForUs);
+    CHECK(cache.state(gid("10.0.0.2")) == NeighbourState::kPending);
+  }
+  SECTION("zero, broadcast and multicast are nobody's MAC") {
+    (void)cache.request(gid("10.0.0.2"), kStart);
+    for (const Mac& mac : {Mac{}, kBroadcast, Mac{{1, 0, 0, 0, 0, 1}}}) {
+      Bytes reply = arp(2, kOwn, kPeer, "10.0.0.2", "10.0.0.1");
+      proto::store_mac(reply.data() + 22, mac);
+      CHECK(cache.on_frame(reply, kStart) == DropReason::kMalformed);
+    }
+    CHECK_FALSE(cache.lookup(gid("10.0.0.2")).has_value());
+  }
+  SECTION("a neighbour that moves says so") {
+    (void)cache.request(gid("10.0.0.2"), kStart);
+    (void)cache.on_frame(arp(2, kOwn, kPeer, "10.0.0.2", "10.0.0.1"), kStart);
+    const std::uint64_t before = cache.changes();
+    (void)cache.on_frame(arp(1, kBroadcast, kOther, "10.0.0.2", "10.0.0.2"), kStart);  // gratuitous
+    CHECK(cache.lookup(gid("10.0.0.2")) == kOther);
+    CHECK(cache.changes() == before + 1);
+    (void)cache.on_frame(arp(1, kBroadcast, kOther, "10.0.0.2", "10.0.0.2"), kStart);
+    CHECK(cache.changes() == before + 1);  // nothing new
+  }
+  SECTION("own addresses are not up for change") {
+    (void)cache.on_frame(arp(2, kOwn, kPeer, "10.0.0.1", "10.0.0.1"), kStart);
+    CHECK(cache.lookup(gid("10.0.0.1")) == kOwn);
+    // Another station claims our address: it gets no answer.
+    (void)cache.on_frame(arp(1, kBroadcast, kPeer, "10.0.0.1", "10.0.0.1"), kStart);
+    CHECK_FALSE(cache.has_frame());
+  }
+  SECTION("our own frame, handed back by the port") {
+    CHECK(cache.on_frame(arp(1, kBroadcast, kOwn, "10.0.0.2", "10.0.0.1"), kStart) == DropReason::kNotForUs);
+    CHECK_FALSE(cache.has_frame());
+  }
+  SECTION("frames cut anywhere") {
+    (void)cache.request(gid("10.0.0.2"), kStart);
+    (void)cache.request(gid("fd00::2"), kStart);
+    const Bytes whole[] = {
+        arp(2, kOwn, kPeer, "10.0.0.2", "10.0.0.1"),
+        icmpv6(kOwn, kPeer, "fd00::2", "fd00::1", nd_message(136, "fd00::2", 0x60000000, &kPeer))};
+    for (const Bytes& frame : whole) {
+      for (std::size_t length = 0; length < frame.size(); ++length) {
+        const Bytes cut(frame.begin(), frame.begin() + static_cast<std::ptrdiff_t>(length));
+        CHECK(cache.on_frame(cut, kStart) == DropReason::kMalformed);
+      }
+    }
+    CHECK_FALSE(cache.lookup(gid("10.0.0.2")).has_value());
+    CHECK_FALSE(cache.lookup(gid("fd00::2")).has_value());
+  }
+  SECTION("an option of length zero") {
+    (void)cache.request(gid("fd00::2"), kStart);
+    Bytes message = nd_message(136, "fd00::2", 0x60000000, &kPeer);
+    proto::store_u8(message.data() + 25, 0);
+    CHECK(cache.on_frame(icmpv6(kOwn, kPeer, "fd00::2", "fd00::1", message), kStart) ==
+          DropReason::kMalformed);
+  }
+}
+
+TEST_CASE("answers for own addresses, and for nobody else's") {
+  NeighbourCache cache(nic(), seconds(1), true);
+  SECTION("ARP") {
+    CHECK(cache.on_frame(arp(1, kBroadcast, kPeer, "10.0.0.2", "10.0.0.1"), kStart) == DropReason::kAccepted);
+    const Bytes reply = next_frame(cache);
+    REQUIRE(reply.size() == 60);
+    CHECK(proto::load_mac(reply.data()) == kPeer);
+    CHECK(proto::load_be16(reply.data() + 20) == 2);
+    CHECK(proto::load_mac(reply.data() + 22) == kOwn);
+    CHECK(proto::load_be32(reply.data() + 28) == 0x0A000001);
+    CHECK(proto::load_mac(reply.data() + 32) == kPeer);
+    CHECK(proto::load_be32(reply.data() + 38) == 0x0A000002);
+    CHECK(cache.replies_sent() == 1);
+    CHECK(cache.on_frame(arp(1, kBroadcast, kPeer, "10.0.0.2", "10.0.0.3"), kStart) == DropReason::kNotForUs);
+    CHECK_FALSE(cache.has_frame());
+  }
+  SECTION("N01: ND for an address and for GID 0, which is link-local") {
+    for (const char* target : {"fd00::1", "fe80::ff:fe00:1"}) {
+      INFO(target);
+      const Gid group = gid("ff02::1:ff00:1");
+      const Bytes ask = icmpv6({{0x33, 0x33, 0xFF, 0, 0, 1}}, kPeer, "fe80::2", to_text(group).c_str(),
+                               nd_message(135, target, 0, &kPeer));
+      CHECK(cache.on_frame(ask, kStart) == DropReason::kAccepted);
+      const Bytes reply = next_frame(cache);
+      REQUIRE(reply.size() == 14 + 40 + 32);
+      CHECK(proto::load_mac(reply.data()) == kPeer);
+      CHECK(proto::load_gid(reply.data() + 22) == gid(target));
+      CHECK(proto::load_gid(reply.data() + 38) == gid("fe80::2"));
+      CHECK(byte(reply, 54) == 136);
+      CHECK(proto::load_be32(reply.data() + 58) == 0x60000000);  // solicited, override
+      CHECK(proto::load_mac(reply.data() + 80) == kOwn);
+      CHECK(has_right_icmpv6_checksum(reply));
+    }
+  }
+  SECTION("a station that checks for duplicates is answered at all nodes") {
+    const Bytes probe = icmpv6({{0x33, 0x33, 0xFF, 0, 0, 1}}, kPeer, "::", "ff02::1:ff00:1",
+                               nd_message(135, "fd00::1", 0, nullptr));
+    CHECK(cache.on_frame(probe, kStart) == DropReason::kAccepted);
+    const Bytes reply = next_frame(cache);
+    REQUIRE_FALSE(reply.empty());
+    CHECK(to_text(proto::load_mac(reply.data())) == "33:33:00:00:00:01");
+    CHECK(to_text(proto::load_gid(reply.data() + 38)) == "ff02::1");
+    CHECK(proto::load_be32(reply.data() + 58) == 0x20000000);
+  }
+  SECTION("ICMP echo, an odd number of bytes, behind it Ethernet padding") {
+    Bytes frame = ethernet(kOwn, kPeer, proto::kEthertypeIpv4, 20 + 8 + 5 + 13);
+    proto::Ipv4Header ip;
+    ip.total_length = 33;
+    ip.protocol = proto::kProtocolIcmp;
+    ip.source = 0x0A000002;
+    ip.destination = 0x0A000001;
+    ip.checksum = ip.checksum_of();
+    ip.emit(std::span{frame}.subspan<14, 20>());
+    const std::span<std::byte> message = std::span{frame}.subspan(34, 13);
+    proto::store_u8(message.data(), 8);
+    proto::store_be32(message.data() + 4, 0x12340007);
+    std::memcpy(message.data() + 8, "hello", 5);
+    proto::store_be16(message.data() + 2, proto::internet_checksum(message));
+    CHECK(cache.on_frame(frame, kStart) == DropReason::kAccepted);
+    const Bytes reply = next_frame(cache);
+    REQUIRE(reply.size() == 60);
+    CHECK(proto::load_mac(reply.data()) == kPeer);
+    const auto back = proto::Ipv4Header::parse(std::span{reply}.subspan<14, 20>());
+    CHECK(back.checksum == back.checksum_of());
+    CHECK(back.source == 0x0A000001);
+    CHECK(back.destination == 0x0A000002);
+    CHECK(back.total_length == 33);
+    CHECK(byte(reply, 34) == 0);
+    CHECK(proto::load_be32(reply.data() + 38) == 0x12340007);
+    CHECK(std::memcmp(reply.data() + 42, "hello", 5) == 0);
+    CHECK(proto::internet_checksum(std::span{reply}.subspan(34, 13)) == 0);
+    CHECK(cache.replies_sent() == 0);  // counts ARP and ND only
+
+    proto::store_u8(frame.data() + 45, 1);  // damage
+    CHECK(cache.on_frame(frame, kStart) == DropReason::kMalformed);
+  }
+  SECTION("ICMPv6 echo") {
+    Bytes message(8 + 6);
+    proto::store_u8(message.data(), 128);
+    proto::store_be32(message.data() + 4, 0x55550001);
+    CHECK(cache.on_frame(icmpv6(kOwn, kPeer, "fd00::2", "fd00::1", message, 64), kStart) ==
+          DropReason::kAccepted);
+    const Bytes reply = next_frame(cache);
+    REQUIRE(reply.size() >= 68);
+    CHECK(byte(reply, 54) == 129);
+    CHECK(proto::load_gid(reply.data() + 38) == gid("fd00::2"));
+    CHECK(has_right_icmpv6_checksum(reply));
+  }
+  SECTION("no more answers wait than there is room for") {
+    for (std::size_t i = 0; i < 2 * kMaxNeighbourReplies; ++i) {
+      CHECK(cache.on_frame(arp(1, kBroadcast, kPeer, "10.0.0.2", "10.0.0.1"), kStart) ==
+            DropReason::kAccepted);
+    }
+    std::size_t answers = 0;
+    while (cache.has_frame())
+      answers += next_frame(cache).empty() ? 0U : 1U;
+    CHECK(answers == kMaxNeighbourReplies);
+  }
+}
+
+TEST_CASE("another shard, or a NIC whose addresses a kernel owns, learns and does not answer") {
+  NeighbourCache cache(nic(), seconds(1), false);
+  (void)cache.on_frame(arp(1, kBroadcast, kPeer, "10.0.0.2", "10.0.0.1"), kStart);
+  CHECK_FALSE(cache.has_frame());
+  (void)cache.request(gid("10.0.0.2"), kStart);
+  CHECK(cache.has_frame());
+  (void)next_frame(cache);
+  (void)cache.on_frame(arp(2, kOwn, kPeer, "10.0.0.2", "10.0.0.1"), kStart);
+  CHECK(cache.lookup(gid("10.0.0.2")) == kPeer);
+}
+
+TEST_CASE("what needs no asking: own, multicast and configured addresses") {
+  NicConfig config = nic();
+  config.neighbours = {{gid("10.9.9.9"), kPeer}, {gid("10.0.0.8"), Mac{}}, {gid("10.0.0.1"), kOther}};
+  NeighbourCache cache(config, seconds(1), true);
+  CHECK(cache.lookup(gid("10.0.0.1")) == kOwn);
+  CHECK(cache.lookup(gid("fe80::ff:fe00:1")) == kOwn);
+  CHECK(cache.lookup(gid("10.9.9.9")) == kPeer);  // though not on link
+  CHECK_FALSE(cache.lookup(gid("10.0.0.8")).has_value());
+  // D04: 01:00:5e and the low 23 bits, 33:33 and the low 32 bits.
+  CHECK(to_text(*cache.lookup(gid("239.129.2.3"))) == "01:00:5e:01:02:03");
+  CHECK(to_text(*cache.lookup(gid("ff0e::1:2:3:4"))) == "33:33:00:03:00:04");
+  CHECK(cache.request(gid("10.9.9.9"), kStart) == NeighbourState::kKnown);
+  CHECK_FALSE(cache.has_frame());
+  // Static: no claim changes it.
+  (void)cache.on_frame(arp(1, kBroadcast, kOther, "10.9.9.9", "10.0.0.1"), kStart);
+  CHECK(cache.lookup(gid("10.9.9.9")) == kPeer);
+}
+
+TEST_CASE("off link: by the gateway of the family, else unreachable") {
+  NicConfig config = nic();
+  SECTION("no gateway") {
+    NeighbourCache cache(config, seconds(1), true);
+    for (const char* far : {"10.0.1.2", "2001:db8::1", "0.0.0.0", "::"}) {
+      INFO(far);
+      CHECK(cache.request(gid(far), kStart) == NeighbourState::kUnreachable);
+    }
+    CHECK_FALSE(cache.has_frame());
+    CHECK(cache.request(gid("fe80::77"), kStart) == NeighbourState::kPending);  // always on link
+  }
+  SECTION("gateway") {
+    config.gateway = gid("10.0.0.254");
+    NeighbourCache cache(config, seconds(1), true);
+    CHECK(cache.request(gid("10.0.1.2"), kStart) == NeighbourState::kPending);
+    const Bytes request = next_frame(cache);
+    REQUIRE(request.size() == 60);
+    CHECK(proto::load_be32(request.data() + 38) == 0x0A0000FE);
+    (void)cache.on_frame(arp(2, kOwn, kPeer, "10.0.0.254", "10.0.0.1"), kStart);
+    CHECK(cache.lookup(gid("10.0.1.2")) == kPeer);
+    CHECK(cache.lookup(gid("192.0.2.1")) == kPeer);
+    CHECK(cache.request(gid("2001:db8::1"), kStart) == NeighbourState::kUnreachable);
+  }
+}
+
+TEST_CASE("a full table gives up its oldest entry, and never a pending one while there is another") {
+  NicConfig config = nic();
+  config.addresses = {{gid("10.0.0.1"), 8}};
+  NeighbourCache cache(config, seconds(1), true);
+  const auto peer = [](std::uint32_t i) { return Gid::from_ipv4(0x0A010000 + i); };
+  const auto text = [&](std::uint32_t i) { return to_text(peer(i)); };
+  (void)cache.request(peer(0), kStart);  // stays pending
+  for (std::uint32_t i = 1; i <= kMaxNeighbours; ++i) {
+    CHECK(cache.request(peer(i), kStart) == NeighbourState::kPending);
+    (void)cache.on_frame(arp(2, kOwn, kPeer, text(i).c_str(), "10.0.0.1"), kStart);
+  }
+  CHECK(cache.state(peer(0)) == NeighbourState::kPending);
+  CHECK(cache.state(peer(1)) == NeighbourState::kUnknown);
+  CHECK(cache.lookup(peer(2)) == kPeer);
+  CHECK(cache.lookup(peer(kMaxNeighbours)) == kPeer);
+  std::vector<NeighbourSnapshot> all;
+  cache.snapshot({3}, all);
+  CHECK(all.size() == kMaxNeighbours);
+  CHECK(all.front().nic == NicId{3});
+}
