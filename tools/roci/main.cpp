@@ -1,0 +1,82 @@
+// roci: the command in the user's hands. Everything is in the subcommands, see subcommand.h.
+#include <CLI/CLI.hpp>
+
+#include <exception>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tools/roci/subcommand.h"
+
+namespace roci::tools {
+namespace {
+
+std::vector<std::string> after_dashes;
+
+class UsageFormatter : public CLI::Formatter {
+ public:
+  explicit UsageFormatter(std::string usage) : usage_(std::move(usage)) {}
+  std::string make_usage(const CLI::App*, std::string) const override { return "Usage: " + usage_ + "\n"; }
+
+ private:
+  std::string usage_;
+};
+
+}  // namespace
+
+const std::vector<std::string>& program_after_dashes() { return after_dashes; }
+
+void set_usage(CLI::App& command, std::string usage) {
+  command.formatter(std::make_shared<UsageFormatter>(std::move(usage)));
+}
+
+int complain(std::string_view subcommand, std::string_view message, int status) {
+  std::cout.flush();
+  std::cerr << "roci " << subcommand << ": " << message << "\n";
+  return status;
+}
+
+}  // namespace roci::tools
+
+int main(int argc, char** argv) {
+  using namespace roci::tools;
+
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] != "--") continue;
+    after_dashes.assign(arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1, arguments.end());
+    arguments.resize(i);
+    break;
+  }
+
+  int exit_status = 0;
+  CLI::App root{"Software RoCE v2 NICs for unmodified RDMA applications.", "roci"};
+  root.set_version_flag("--version", "roci " ROCI_VERSION);
+  root.require_subcommand(1);
+  root.footer("Example: roci run -- ibv_devices\n`roci SUBCOMMAND --help` tells more.");
+  add_run(root, exit_status);
+  add_show(root, exit_status);
+  add_capture(root, exit_status);
+  add_stop(root, exit_status);
+
+  try {
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants it
+    root.parse(reversed);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return root.exit(error);  // --help, --version
+    const auto chosen = root.get_subcommands();
+    const std::string name = chosen.empty() ? "" : chosen.front()->get_name();
+    const bool lacks_dashes = (name == "run" || name == "capture") && after_dashes.empty() &&
+                              dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
+    std::cerr << "roci" << (name.empty() ? "" : " ") << name << ": " << error.what()
+              << (lacks_dashes ? "; a program and its arguments go behind --" : "") << "; see: roci " << name
+              << (name.empty() ? "" : " ") << "--help\n";
+    return kWrongUse;
+  } catch (const std::exception& error) {
+    std::cerr << "roci: " << error.what() << "\n";
+    return kFailed;
+  }
+  return exit_status;
+}
