@@ -306,7 +306,7 @@ void Bench::expect(const Line& wanted) {
     compare("swap_or_add", wanted.swap_or_add, got.atomic_eth->swap_or_add_data, text);
   }
   if (got.atomic_ack_eth) compare("original", wanted.original, got.atomic_ack_eth->original_data, text);
-  if (got.imm_dt) compare("imm", wanted.imm, got.imm_dt->immediate_data, text);
+  if (got.imm_dt) compare("imm", wanted.imm, got.imm_dt->value, text);
   compare("payload_bytes", wanted.payload_bytes, got.payload.size(), text);
   if (wanted.payload) {
     const bool same =
