@@ -392,7 +392,12 @@ def report(tally):
     print(f"{tally.passed} passed, {len(tally.failed)} failed, {len(tally.skipped)} skipped", flush=True)
 
 
+def on_term(_signal, _frame):
+    raise KeyboardInterrupt  # so that what runs is ended, too
+
+
 def main():
+    signal.signal(signal.SIGTERM, on_term)
     parser = argparse.ArgumentParser(prog="tools/test", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the short form, a minute or two")

@@ -38,6 +38,10 @@ def on_alarm(_signal, _frame):
     raise TimeUp
 
 
+def on_term(_signal, _frame):
+    raise KeyboardInterrupt  # so that the case's processes are ended, too
+
+
 def run_case(case, user, product, base, slow, keep):
     """Returns (status, reason, seconds)."""
     begin = time.monotonic()
@@ -52,6 +56,8 @@ def run_case(case, user, product, base, slow, keep):
         status, reason = "fail", f"not done after {case.limit * slow:g} s"
         running = [process.describe() for process in world.started if process.popen.poll() is None]
         reason = "\n".join([reason, *running])
+    except KeyboardInterrupt:
+        status, reason = "interrupted", "interrupted; the cases behind it did not run"
     except (harness.Failure, OSError, ValueError, KeyError) as failure:
         status = "fail"
         reason = str(failure) if isinstance(failure, harness.Failure) else f"{type(failure).__name__}: {failure}"
@@ -61,7 +67,7 @@ def run_case(case, user, product, base, slow, keep):
             world.close()
         except harness.Failure as failure:
             status, reason = "fail", f"{reason}\n{failure}".strip()
-    if status == "fail":
+    if status in ("fail", "interrupted"):
         reason += f"\noutput of its programs: {world.folder}"
     elif not keep:
         shutil.rmtree(world.folder, ignore_errors=True)
@@ -101,6 +107,7 @@ def main():
     if os.geteuid() == 0 and not harness.usable_by_ordinary_user(product):
         for_user = harness.staged(options.build, base / "installed")
     signal.signal(signal.SIGALRM, on_alarm)
+    signal.signal(signal.SIGTERM, on_term)
 
     results = []
     for number, (case, user) in enumerate(chosen, 1):
@@ -110,10 +117,14 @@ def main():
         else:
             status, reason, seconds = run_case(case, user, product if user == "root" else for_user, base,
                                                options.slow, options.keep)
+        interrupted = status == "interrupted"
+        status = "fail" if interrupted else status
         results.append({"name": name, "status": status, "reason": reason, "seconds": round(seconds, 3)})
         print(f"[{number}/{len(chosen)}] {status:<4} {seconds:5.1f} s  {name}", flush=True)
         if reason:
             print("    " + reason.replace("\n", "\n    "), flush=True)
+        if interrupted:
+            break
 
     count = {status: sum(result["status"] == status for result in results) for status in ("pass", "fail", "skip")}
     if options.json:
