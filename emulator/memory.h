@@ -21,7 +21,8 @@ struct AddressSpaceId {
 
 struct MemoryOp {
   enum class Kind : std::uint8_t { kRead, kWrite, kCompareSwap, kFetchAdd };
-  enum class Result : std::uint8_t { kOk, kFault, kCancelled };
+  // kGone: the process has ended, so that nobody is there to be told; else like kFault.
+  enum class Result : std::uint8_t { kOk, kFault, kCancelled, kGone };
 
   Kind kind = Kind::kRead;
   bool ends_message = false;            // kWrite: the last byte of a message is in this operation

@@ -1,9 +1,9 @@
 // The processes whose memory the engines may reach: a table from AddressSpaceId to a pid.
 //
 // A space is used from add() to remove(); in between it may be marked dead, after which no new operation
-// reaches the process. Not here: watching pidfds (server.cpp). What a pidfd cannot close: a process that ends and whose
-// pid is taken by another one of the same user between the check and the system call.
-// Thread rule: pid() and mark_dead() any thread, the others the control thread.
+// reaches the process. Not here: watching pidfds (server.cpp). What a pidfd cannot close: a process that ends
+// and whose pid is taken by another one of the same user between the check and the system call. Thread rule:
+// pid() and mark_dead() any thread, the others the control thread.
 #pragma once
 
 #include <sys/types.h>

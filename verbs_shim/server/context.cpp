@@ -37,20 +37,25 @@ T zeroed() {
   return value;
 }
 
-std::atomic_ref<std::uint64_t> atomic_word(std::uint64_t& word) { return std::atomic_ref<std::uint64_t>(word); }
+std::atomic_ref<std::uint64_t> atomic_word(std::uint64_t& word) {
+  return std::atomic_ref<std::uint64_t>(word);
+}
 
 std::uint64_t big_endian(std::uint64_t value) { return __builtin_bswap64(value); }
 
-// Rings for at least what was asked: slots and elements are powers of two, and all that fits is granted.
+// Rings for at least what was asked: slots and elements are powers of two, and all that fits is granted, up
+// to the device's limits. The granted capabilities give the same rings.
 QpCapabilities grant(const QpCapabilities& asked, const emulator::DeviceLimits& limits) {
   const emulator::RingShape send = emulator::send_ring_shape(asked);
   const emulator::RingShape recv = emulator::recv_ring_shape(asked);
-  const std::uint32_t send_tail = (1u << send.log2_element_bytes) - std::uint32_t{sizeof(emulator::RingSendWqe)};
-  const std::uint32_t recv_tail = (1u << recv.log2_element_bytes) - std::uint32_t{sizeof(emulator::RingRecvWqe)};
+  const std::uint32_t send_tail =
+      (1u << send.log2_element_bytes) - std::uint32_t{sizeof(emulator::RingSendWqe)};
+  const std::uint32_t recv_tail =
+      (1u << recv.log2_element_bytes) - std::uint32_t{sizeof(emulator::RingRecvWqe)};
   constexpr std::uint32_t kSgeBytes = sizeof(emulator::RingSge);
   QpCapabilities granted;
-  granted.max_send_wr = send.slots - 1;
-  granted.max_recv_wr = recv.slots - 1;
+  granted.max_send_wr = std::min(send.slots - 1, limits.max_qp_wr);
+  granted.max_recv_wr = std::min(recv.slots - 1, limits.max_qp_wr);
   granted.max_send_sge = std::min(send_tail / kSgeBytes, limits.max_sge);
   granted.max_recv_sge = std::min(recv_tail / kSgeBytes, limits.max_sge);
   granted.max_inline_bytes = std::min(send_tail, limits.max_inline_bytes);
@@ -66,9 +71,9 @@ bool within(const QpCapabilities& asked, const emulator::DeviceLimits& limits) {
 // std::errc{}: rights that a region may have.
 std::errc check_access(std::uint32_t access) {
   using enum emulator::AccessFlags;
-  constexpr std::uint32_t kKnown = kAccessLocalWrite | kAccessRemoteWrite | kAccessRemoteRead | kAccessRemoteAtomic |
-                                   kAccessMwBind | kAccessZeroBased | kAccessOnDemand | kAccessHugeTlb |
-                                   emulator::kAccessOptionalMask;
+  constexpr std::uint32_t kKnown = kAccessLocalWrite | kAccessRemoteWrite | kAccessRemoteRead |
+                                   kAccessRemoteAtomic | kAccessMwBind | kAccessZeroBased | kAccessOnDemand |
+                                   kAccessHugeTlb | emulator::kAccessOptionalMask;
   if ((access & ~kKnown) != 0) return std::errc::invalid_argument;
   if ((access & (kAccessZeroBased | kAccessOnDemand)) != 0) return std::errc::operation_not_supported;
   if ((access & (kAccessRemoteWrite | kAccessRemoteAtomic)) != 0 && (access & kAccessLocalWrite) == 0)
@@ -131,8 +136,8 @@ bool is_qp_state(std::uint8_t value) { return value <= static_cast<std::uint8_t>
 
 // ---- life --------------------------------------------------------------------------------------------
 
-std::shared_ptr<Context> Context::open(ContextHost& host, emulator::NicId nic, std::uint32_t shard, const ucred& owner,
-                                       const ReplyTo& to) {
+std::shared_ptr<Context> Context::open(ContextHost& host, emulator::NicId nic, std::uint32_t shard,
+                                       const ucred& owner, const ReplyTo& to) {
   auto memory = ContextMemory::create();
   if (!memory) {
     host.fail(to, memory.error());
@@ -152,7 +157,8 @@ std::shared_ptr<Context> Context::open(ContextHost& host, emulator::NicId nic, s
   return context;
 }
 
-Context::Context(ContextHost& host, emulator::NicId nic, std::uint32_t shard, std::unique_ptr<ContextMemory> memory)
+Context::Context(ContextHost& host, emulator::NicId nic, std::uint32_t shard,
+                 std::unique_ptr<ContextMemory> memory)
     : host_(host), nic_(nic), shard_(shard), memory_(std::move(memory)) {}
 
 Context::~Context() = default;
@@ -227,13 +233,15 @@ const Context::Row* Context::find_row(std::uint32_t command) {
   static constexpr Row kRows[] = {
       {{IB_USER_VERBS_CMD_GET_CONTEXT, 8, sizeof(ib_uverbs_get_context_resp), 0}, &Context::get_context},
       {{IB_USER_VERBS_CMD_QUERY_DEVICE, 8, sizeof(ib_uverbs_query_device_resp), 0}, &Context::query_device},
-      {{kExtended | IB_USER_VERBS_EX_CMD_QUERY_DEVICE, sizeof(ib_uverbs_ex_query_device), kMinDeviceResponseEx, 0},
+      {{kExtended | IB_USER_VERBS_EX_CMD_QUERY_DEVICE, sizeof(ib_uverbs_ex_query_device),
+        kMinDeviceResponseEx, 0},
        &Context::query_device_ex},
       {{IB_USER_VERBS_CMD_QUERY_PORT, sizeof(ib_uverbs_query_port), sizeof(ib_uverbs_query_port_resp), 0},
        &Context::query_port},
       {{IB_USER_VERBS_CMD_ALLOC_PD, 8, sizeof(ib_uverbs_alloc_pd_resp), 0}, &Context::alloc_pd},
       {{IB_USER_VERBS_CMD_DEALLOC_PD, sizeof(ib_uverbs_dealloc_pd), 0, 0}, &Context::dealloc_pd},
-      {{IB_USER_VERBS_CMD_REG_MR, sizeof(ib_uverbs_reg_mr), sizeof(ib_uverbs_reg_mr_resp), 0}, &Context::reg_mr},
+      {{IB_USER_VERBS_CMD_REG_MR, sizeof(ib_uverbs_reg_mr), sizeof(ib_uverbs_reg_mr_resp), 0},
+       &Context::reg_mr},
       {{IB_USER_VERBS_CMD_DEREG_MR, sizeof(ib_uverbs_dereg_mr), 0, 0}, &Context::dereg_mr},
       {{IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL, 8, sizeof(ib_uverbs_create_comp_channel_resp), 0},
        &Context::create_comp_channel},
@@ -255,14 +263,16 @@ const Context::Row* Context::find_row(std::uint32_t command) {
       {{IB_USER_VERBS_CMD_QUERY_QP, sizeof(ib_uverbs_query_qp), sizeof(ib_uverbs_query_qp_resp), 0},
        &Context::query_qp},
       {{IB_USER_VERBS_CMD_MODIFY_QP, sizeof(ib_uverbs_modify_qp), 0, 0}, &Context::modify_qp},
-      {{kExtended | IB_USER_VERBS_EX_CMD_MODIFY_QP, sizeof(ib_uverbs_modify_qp), 0, 0}, &Context::modify_qp_ex},
+      {{kExtended | IB_USER_VERBS_EX_CMD_MODIFY_QP, sizeof(ib_uverbs_modify_qp), 0, 0},
+       &Context::modify_qp_ex},
       {{IB_USER_VERBS_CMD_DESTROY_QP, sizeof(ib_uverbs_destroy_qp), sizeof(ib_uverbs_destroy_qp_resp), 0},
        &Context::destroy_qp},
-      {{IB_USER_VERBS_CMD_POST_SEND, offsetof(ib_uverbs_post_send, send_wr), sizeof(ib_uverbs_post_send_resp), 0},
+      {{IB_USER_VERBS_CMD_POST_SEND, offsetof(ib_uverbs_post_send, send_wr), sizeof(ib_uverbs_post_send_resp),
+        0},
        &Context::post_send},
   };
-  const auto* const at =
-      std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& row) { return row.format.command == command; });
+  const auto* const at = std::find_if(std::begin(kRows), std::end(kRows),
+                                      [&](const Row& row) { return row.format.command == command; });
   return at == std::end(kRows) ? nullptr : at;
 }
 
@@ -280,14 +290,16 @@ void Context::handle(const ReplyTo& to, const ucred& sender, std::span<const std
   auto call = UverbsCall::parse(row->format, payload);
   if (!call) return host_.fail(to, call.error());
   // GET_CONTEXT comes first and once.
-  if (has_context_ == (row->handler == &Context::get_context)) return host_.fail(to, std::errc::invalid_argument);
+  if (has_context_ == (row->handler == &Context::get_context))
+    return host_.fail(to, std::errc::invalid_argument);
   (this->*row->handler)({to, sender, head.channel_inode, std::move(*call)});
 }
 
 template <class Body, class Then>
 void Context::run(Request&& request, Body&& body, Then then) {
   host_.submit(shard_, {id_, std::forward<Body>(body)},
-               [self = shared_from_this(), request = std::move(request), then = std::move(then)](Reply&& reply) mutable {
+               [self = shared_from_this(), request = std::move(request),
+                then = std::move(then)](Reply&& reply) mutable {
                  if (reply.error != std::errc{}) return self->host_.fail(request.to, reply.error);
                  then(std::move(request), std::move(reply));
                });
@@ -307,8 +319,8 @@ void Context::answer(const Request& request) {
   answer_with_fd(request, request.call.response({}, {}), kNoFd, UniqueFd());
 }
 
-void Context::answer_with_fd(const Request& request, std::span<const std::byte> response, std::size_t fd_offset,
-                             UniqueFd fd) {
+void Context::answer_with_fd(const Request& request, std::span<const std::byte> response,
+                             std::size_t fd_offset, UniqueFd fd) {
   UverbsReply head;
   head.fd_offset = static_cast<std::uint32_t>(fd_offset);
   ReplyBody body;
@@ -331,8 +343,8 @@ void Context::get_context(Request&& request) {
   has_context_ = true;
   auto response = zeroed<ib_uverbs_get_context_resp>();
   response.num_comp_vectors = kCompletionVectors;
-  answer_with_fd(request, request.call.response(bytes_of(response), {}), offsetof(ib_uverbs_get_context_resp, async_fd),
-                 std::move(ends->reader));
+  answer_with_fd(request, request.call.response(bytes_of(response), {}),
+                 offsetof(ib_uverbs_get_context_resp, async_fd), std::move(ends->reader));
 }
 
 ib_uverbs_query_device_resp Context::device_attributes() const {
@@ -366,7 +378,8 @@ void Context::query_device(Request&& request) { answer(request, device_attribute
 
 void Context::query_device_ex(Request&& request) {
   const auto wanted = request.call.request<ib_uverbs_ex_query_device>();
-  if (wanted.comp_mask != 0 || wanted.reserved != 0) return host_.fail(request.to, std::errc::invalid_argument);
+  if (wanted.comp_mask != 0 || wanted.reserved != 0)
+    return host_.fail(request.to, std::errc::invalid_argument);
   auto response = zeroed<ib_uverbs_ex_query_device_resp>();
   response.base = device_attributes();
   response.response_length =
@@ -414,7 +427,8 @@ void Context::dealloc_pd(Request&& request) {
 void Context::reg_mr(Request&& request) {
   const auto wanted = request.call.request<ib_uverbs_reg_mr>();
   constexpr std::uint64_t kPageOffset = 4095;
-  if (((wanted.start ^ wanted.hca_va) & kPageOffset) != 0) return host_.fail(request.to, std::errc::invalid_argument);
+  if (((wanted.start ^ wanted.hca_va) & kPageOffset) != 0)
+    return host_.fail(request.to, std::errc::invalid_argument);
   if (const std::errc error = check_access(wanted.access_flags); error != std::errc{})
     return host_.fail(request.to, error);
   const std::optional<emulator::AddressSpaceId> space = space_of(request.sender);
@@ -449,10 +463,11 @@ void Context::dereg_mr(Request&& request) {
   run(std::move(request), emulator::DeregMr{{wanted.mr_handle}});
 }
 
-// The address space of whoever sent a command: the client, or a child of its that shares the connection after fork().
+// The address space of whoever sent a command: the client, or a child of its that shares the connection after
+// fork().
 std::optional<emulator::AddressSpaceId> Context::space_of(const ucred& sender) {
-  const auto known =
-      std::find_if(spaces_.begin(), spaces_.end(), [&](const Space& space) { return space.pid == sender.pid; });
+  const auto known = std::find_if(spaces_.begin(), spaces_.end(),
+                                  [&](const Space& space) { return space.pid == sender.pid; });
   if (known != spaces_.end() && host_.spaces().pid(known->id) != 0) return known->id;
   if (known != spaces_.end() || sender.pid <= 0 || sender.uid != owner_uid_ || spaces_.size() == kMaxSpaces)
     return std::nullopt;
@@ -515,13 +530,15 @@ void Context::create_cq(Request&& request) {
 
 void Context::create_cq_ex(Request&& request) {
   const auto wanted = request.call.request<ib_uverbs_ex_create_cq>();
-  if (wanted.comp_mask != 0 || wanted.reserved != 0) return host_.fail(request.to, std::errc::invalid_argument);
+  if (wanted.comp_mask != 0 || wanted.reserved != 0)
+    return host_.fail(request.to, std::errc::invalid_argument);
   if (wanted.flags != 0) return host_.fail(request.to, std::errc::operation_not_supported);
   start_cq(std::move(request), {wanted.user_handle, wanted.cqe, wanted.comp_vector, wanted.comp_channel});
 }
 
 void Context::start_cq(Request&& request, const CqRequest& wanted) {
-  if (wanted.vector >= kCompletionVectors || wanted.entries == 0 || wanted.entries > host_.config().limits.max_cqe)
+  if (wanted.vector >= kCompletionVectors || wanted.entries == 0 ||
+      wanted.entries > host_.config().limits.max_cqe)
     return host_.fail(request.to, std::errc::invalid_argument);
   Cq cq;
   cq.user_handle = wanted.user_handle;
@@ -547,11 +564,14 @@ void Context::start_cq(Request&& request, const CqRequest& wanted) {
   create.user_handle = cq.user_handle;
   create.channel = cq.channel;
   host_.submit(shard_, {id_, create},
-               [self = shared_from_this(), request = std::move(request), wanted, cq, entries = shape.slots - 1](
-                   Reply&& reply) mutable { self->finish_cq(std::move(request), wanted, cq, entries, std::move(reply)); });
+               [self = shared_from_this(), request = std::move(request), wanted, cq,
+                entries = shape.slots - 1](Reply&& reply) mutable {
+                 self->finish_cq(std::move(request), wanted, cq, entries, std::move(reply));
+               });
 }
 
-void Context::finish_cq(Request&& request, const CqRequest&, const Cq& cq, std::uint32_t entries, Reply&& reply) {
+void Context::finish_cq(Request&& request, const CqRequest&, const Cq& cq, std::uint32_t entries,
+                        Reply&& reply) {
   if (closed_) return host_.fail(request.to, std::errc::no_such_device);
   if (reply.error != std::errc{}) {
     memory_->free(cq.ring);
@@ -573,7 +593,8 @@ void Context::finish_cq(Request&& request, const CqRequest&, const Cq& cq, std::
   const MmapInfo ring{cq.ring.offset, static_cast<std::uint32_t>(cq.ring.bytes), 0};
   // The legacy response is the beginning of the extended one.
   const std::size_t core = std::min(sizeof response, request.call.core_capacity_bytes());
-  answer_with_fd(request, request.call.response(bytes_of(response).first(core), bytes_of(ring)), kNoFd, UniqueFd());
+  answer_with_fd(request, request.call.response(bytes_of(response).first(core), bytes_of(ring)), kNoFd,
+                 UniqueFd());
 }
 
 void Context::destroy_cq(Request&& request) {
@@ -613,18 +634,29 @@ void Context::req_notify_cq(Request&& request) {
 void Context::create_qp(Request&& request) {
   const auto r = request.call.request<ib_uverbs_create_qp>();
   start_qp(std::move(request),
-           {r.user_handle, r.pd_handle, r.send_cq_handle, r.recv_cq_handle,
+           {r.user_handle,
+            r.pd_handle,
+            r.send_cq_handle,
+            r.recv_cq_handle,
             {r.max_send_wr, r.max_recv_wr, r.max_send_sge, r.max_recv_sge, r.max_inline_data},
-            r.sq_sig_all != 0, r.is_srq != 0, r.qp_type});
+            r.sq_sig_all != 0,
+            r.is_srq != 0,
+            r.qp_type});
 }
 
 void Context::create_qp_ex(Request&& request) {
   const auto r = request.call.request<ib_uverbs_ex_create_qp>();
-  if (r.comp_mask != 0 || r.create_flags != 0) return host_.fail(request.to, std::errc::operation_not_supported);
+  if (r.comp_mask != 0 || r.create_flags != 0)
+    return host_.fail(request.to, std::errc::operation_not_supported);
   start_qp(std::move(request),
-           {r.user_handle, r.pd_handle, r.send_cq_handle, r.recv_cq_handle,
+           {r.user_handle,
+            r.pd_handle,
+            r.send_cq_handle,
+            r.recv_cq_handle,
             {r.max_send_wr, r.max_recv_wr, r.max_send_sge, r.max_recv_sge, r.max_inline_data},
-            r.sq_sig_all != 0, r.is_srq != 0, r.qp_type});
+            r.sq_sig_all != 0,
+            r.is_srq != 0,
+            r.qp_type});
 }
 
 void Context::start_qp(Request&& request, const QpRequest& wanted) {
@@ -683,10 +715,11 @@ void Context::finish_qp(Request&& request, const Qp& qp, Reply&& reply) {
   response.base.max_inline_data = qp.capabilities.max_inline_bytes;
   response.response_length = sizeof response;
   const QpMmapInfo rings{{qp.recv_ring.offset, static_cast<std::uint32_t>(qp.recv_ring.bytes), 0},
-                              {qp.send_ring.offset, static_cast<std::uint32_t>(qp.send_ring.bytes), 0}};
+                         {qp.send_ring.offset, static_cast<std::uint32_t>(qp.send_ring.bytes), 0}};
   // The legacy response is the beginning of the extended one.
   const std::size_t core = std::min(sizeof response, request.call.core_capacity_bytes());
-  answer_with_fd(request, request.call.response(bytes_of(response).first(core), bytes_of(rings)), kNoFd, UniqueFd());
+  answer_with_fd(request, request.call.response(bytes_of(response).first(core), bytes_of(rings)), kNoFd,
+                 UniqueFd());
 }
 
 void Context::query_qp(Request&& request) {
@@ -748,7 +781,8 @@ void Context::start_modify(Request&& request, const ib_uverbs_modify_qp& wanted,
   if (!extended) return run(std::move(request), modify);
   run(std::move(request), modify, [this](Request&& done, Reply&&) {
     auto response = zeroed<ib_uverbs_ex_modify_qp_resp>();
-    response.response_length = static_cast<std::uint32_t>(std::min(sizeof response, done.call.core_capacity_bytes()));
+    response.response_length =
+        static_cast<std::uint32_t>(std::min(sizeof response, done.call.core_capacity_bytes()));
     answer(done, response);
   });
 }
@@ -769,10 +803,12 @@ void Context::destroy_qp(Request&& request) {
       });
 }
 
-// The shim rings by a store of its own; a doorbell that comes as a command (no work requests in it) means the same.
+// The shim rings by a store of its own; a doorbell that comes as a command (no work requests in it) means the
+// same.
 void Context::post_send(Request&& request) {
   const auto wanted = request.call.request<ib_uverbs_post_send>();
-  if (wanted.wr_count != 0 || wanted.qp_handle >= emulator::kMaxQpsPerContext || !qps_.contains(wanted.qp_handle))
+  if (wanted.wr_count != 0 || wanted.qp_handle >= emulator::kMaxQpsPerContext ||
+      !qps_.contains(wanted.qp_handle))
     return host_.fail(request.to, std::errc::invalid_argument);
   ring_doorbell(wanted.qp_handle);
   answer(request, zeroed<ib_uverbs_post_send_resp>());

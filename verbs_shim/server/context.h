@@ -1,9 +1,9 @@
-// One open of a NIC by one client: its shared memory, channels and processes, and its uverbs commands, turned into the
-// engine's commands and the engine's replies back into the ABI's.
+// One open of a NIC by one client: its shared memory, channels and processes, and its uverbs commands, turned
+// into the engine's commands and the engine's replies back into the ABI's.
 //
-// The engine owns the objects and checks handles and rights; here is only what it cannot know: where rings lie,
-// which pipe an event goes to, what the ABI's numbers are. A command is answered when the engine has answered,
-// so commands of several threads pass one another. Control thread only.
+// The engine owns the objects and checks handles and rights; here is only what it cannot know: where rings
+// lie, which pipe an event goes to, what the ABI's numbers are. A command is answered when the engine has
+// answered, so commands of several threads pass one another. Control thread only.
 #pragma once
 
 #include <sys/socket.h>
@@ -54,8 +54,8 @@ class ContextHost {
   virtual void submit(std::uint32_t shard, emulator::Command&& command, Continuation then) = 0;
   virtual void reply(const ReplyTo& to, ReplyBody&& body) = 0;
   virtual void fail(const ReplyTo& to, std::errc error) = 0;
-  // Calls `pipe->flush()` when there is room again, and `closed` when the application has closed its end. Ends with
-  // unwatch(), to be called before the pipe goes.
+  // Calls `pipe->flush()` when there is room again, and `closed` when the application has closed its end.
+  // Ends with unwatch(), to be called before the pipe goes.
   virtual std::uint64_t watch(std::shared_ptr<EventPipe> pipe, std::function<void()> closed) = 0;
   // `ended` runs once, when the process is gone.
   virtual std::uint64_t watch(UniqueFd pidfd, std::function<void()> ended) = 0;
@@ -71,20 +71,22 @@ class ContextHost {
 
 class Context : public std::enable_shared_from_this<Context> {
  public:
-  static constexpr std::size_t kMaxSpaces = 16;     // the client and children of its forks
+  static constexpr std::size_t kMaxSpaces = 16;  // the client and children of its forks
   static constexpr std::size_t kMaxChannels = 1024;
 
-  // Opens a context of `nic` for the process `owner` and answers `to` when the engine has; nullptr: answered with an error.
-  [[nodiscard]] static std::shared_ptr<Context> open(ContextHost& host, emulator::NicId nic, std::uint32_t shard,
-                                                     const ucred& owner, const ReplyTo& to);
+  // Opens a context of `nic` for the process `owner` and answers `to` when the engine has; nullptr: answered
+  // with an error.
+  [[nodiscard]] static std::shared_ptr<Context> open(ContextHost& host, emulator::NicId nic,
+                                                     std::uint32_t shard, const ucred& owner,
+                                                     const ReplyTo& to);
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
   ~Context();
 
   // A kUverbs message: UverbsRequest and the command. `sender` is the process that wrote it.
   void handle(const ReplyTo& to, const ucred& sender, std::span<const std::byte> payload);
-  // The process's memory is not touched any more from now on; `done` runs when the engine has let go of everything.
-  // A second call only replaces nothing: each `done` runs.
+  // The process's memory is not touched any more from now on; `done` runs when the engine has let go of
+  // everything. A second call only replaces nothing: each `done` runs.
   void close(std::function<void()> done);
 
   [[nodiscard]] std::uint32_t shard() const { return shard_; }
@@ -173,14 +175,16 @@ class Context : public std::enable_shared_from_this<Context> {
   template <class Body>
   void run(Request&& request, Body&& body);
   void start_cq(Request&& request, const CqRequest& wanted);
-  void finish_cq(Request&& request, const CqRequest& wanted, const Cq& cq, std::uint32_t entries, Reply&& reply);
+  void finish_cq(Request&& request, const CqRequest& wanted, const Cq& cq, std::uint32_t entries,
+                 Reply&& reply);
   void start_qp(Request&& request, const QpRequest& wanted);
   void finish_qp(Request&& request, const Qp& qp, Reply&& reply);
   void start_modify(Request&& request, const ib_uverbs_modify_qp& wanted, bool extended);
   template <class Response>
   void answer(const Request& request, const Response& response, std::span<const std::byte> driver = {});
   void answer(const Request& request);
-  void answer_with_fd(const Request& request, std::span<const std::byte> response, std::size_t fd_offset, UniqueFd fd);
+  void answer_with_fd(const Request& request, std::span<const std::byte> response, std::size_t fd_offset,
+                      UniqueFd fd);
   [[nodiscard]] ib_uverbs_query_device_resp device_attributes() const;
   [[nodiscard]] std::optional<emulator::AddressSpaceId> space_of(const ucred& sender);
   [[nodiscard]] std::optional<std::uint64_t> find_channel(std::uint64_t inode) const;
@@ -194,7 +198,7 @@ class Context : public std::enable_shared_from_this<Context> {
   std::unique_ptr<ContextMemory> memory_;
   emulator::ContextId id_;
   uid_t owner_uid_ = 0;
-  bool is_open_ = false;     // the engine knows it
+  bool is_open_ = false;      // the engine knows it
   bool has_context_ = false;  // GET_CONTEXT was answered
   bool closing_ = false, closed_ = false;
   std::vector<std::function<void()>> when_closed_;

@@ -24,8 +24,7 @@ proto::Result<std::unique_ptr<ContextMemory>, std::errc> ContextMemory::create()
   if (::ftruncate(fd.get(), static_cast<off_t>(kBytes)) != 0) return proto::Unexpected{last_error()};
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     return proto::Unexpected{last_error()};
-  void* const base =
-      ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
+  void* const base = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
   if (base == MAP_FAILED) return proto::Unexpected{last_error()};
   return std::unique_ptr<ContextMemory>(new ContextMemory(static_cast<std::byte*>(base), std::move(fd)));
 }
@@ -54,8 +53,8 @@ std::optional<ContextMemory::Area> ContextMemory::allocate(std::size_t bytes) {
 }
 
 void ContextMemory::free(const Area& area) {
-  // On a shared mapping this punches a hole into the memfd. If it fails, only memory is lost until the context ends, and the
-  // next ring starts with old contents, of which the engine overwrites the header.
+  // On a shared mapping this punches a hole into the memfd. If it fails, only memory is lost until the
+  // context ends, and the next ring starts with old contents, of which the engine overwrites the header.
   static_cast<void>(::madvise(base_ + area.offset, area.bytes, MADV_REMOVE));
   auto [at, added] = free_.emplace(area.offset, area.bytes);
   if (!added) std::abort();  // freed twice

@@ -1,9 +1,10 @@
 // The memory that one context shares with its application: the control area, and areas for rings behind it.
 //
-// A sparse memfd of fixed size, mapped here once and sealed against resizing, so that nothing the application does
-// to it can fault the daemon. An area that was freed reads as zero and costs nothing. kBytes is address space, not
-// memory: with the smallest rings it holds DeviceLimits::max_qp QPs, and a largest send ring (32,768 slots of 1,024
-// bytes) thirty times; what does not fit is refused with ENOMEM. Control thread only; the mapping is the engine's too.
+// A sparse memfd of fixed size, mapped here once and sealed against resizing, so that nothing the application
+// does to it can fault the daemon. An area that was freed reads as zero and costs nothing. kBytes is address
+// space, not memory: with the smallest rings it holds DeviceLimits::max_qp QPs, and a largest send ring
+// (32,768 slots of 1,024 bytes) thirty times; what does not fit is refused with ENOMEM. Control thread only;
+// the mapping is the engine's too.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +36,9 @@ class ContextMemory {
   ContextMemory& operator=(const ContextMemory&) = delete;
 
   [[nodiscard]] std::span<std::byte> control_area() const;
-  [[nodiscard]] std::span<std::byte> bytes_of(const Area& area) const { return {base_ + area.offset, area.bytes}; }
+  [[nodiscard]] std::span<std::byte> bytes_of(const Area& area) const {
+    return {base_ + area.offset, area.bytes};
+  }
   [[nodiscard]] std::optional<Area> allocate(std::size_t bytes);
   // The engine does not touch it any more. Its pages go back to the system.
   void free(const Area& area);

@@ -44,7 +44,8 @@ proto::Result<EventPipe::Ends, std::errc> EventPipe::create(Record record) {
   struct stat status = {};
   if (::fcntl(writer.get(), F_SETFL, O_NONBLOCK) != 0 || ::fstat(writer.get(), &status) != 0)
     return proto::Unexpected{last_error()};
-  return Ends{std::shared_ptr<EventPipe>(new EventPipe(record, std::move(writer), status.st_ino)), std::move(reader)};
+  return Ends{std::shared_ptr<EventPipe>(new EventPipe(record, std::move(writer), status.st_ino)),
+              std::move(reader)};
 }
 
 EventPipe::EventPipe(Record record, UniqueFd write_fd, ino_t inode)
@@ -82,14 +83,15 @@ std::uint32_t EventPipe::purge(ObjectClass object, std::uint64_t element) {
   std::uint32_t written = watched->second;
   written_.erase(watched);
   if (written == 0) return 0;
-  const auto keep = std::remove_if(queue_.begin(), queue_.end(), [&](const Event& e) { return key_of(e) == key; });
+  const auto keep =
+      std::remove_if(queue_.begin(), queue_.end(), [&](const Event& e) { return key_of(e) == key; });
   written -= static_cast<std::uint32_t>(queue_.end() - keep);
   queue_.erase(keep, queue_.end());
   return written - std::min(written, take_out_unread(key));
 }
 
-// Reads the pipe empty and writes back what is not of `key`. The application may read at the same time: each record goes to
-// one of the two.
+// Reads the pipe empty and writes back what is not of `key`. The application may read at the same time: each
+// record goes to one of the two.
 std::uint32_t EventPipe::take_out_unread(const Key& key) {
   char path[40];
   std::snprintf(path, sizeof path, "/proc/self/fd/%d", write_fd_.get());

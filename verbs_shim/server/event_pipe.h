@@ -1,10 +1,11 @@
-// How events reach an application: the write end of a pipe, of which it reads fixed records with read(), and the way
-// from the shards to it.
+// How events reach an application: the write end of a pipe, of which it reads fixed records with read(), and
+// the way from the shards to it.
 //
-// Writing never blocks: what does not fit is queued here, bounded, and flushed when the pipe has room. Each record belongs to
-// an object (CQ, QP, port) that is being watched; when the object goes, its unread records are taken out of the pipe,
-// and purge() says how many the application has seen, which is how many it will have acknowledged.
-// Thread rule: any thread; one mutex per pipe, held over a write() of a record at most (a purge holds it longer).
+// Writing never blocks: what does not fit is queued here, bounded, and flushed when the pipe has room. Each
+// record belongs to an object (CQ, QP, port) that is being watched; when the object goes, its unread records
+// are taken out of the pipe, and purge() says how many the application has seen, which is how many it will
+// have acknowledged. Thread rule: any thread; one mutex per pipe, held over a write() of a record at most (a
+// purge holds it longer).
 #pragma once
 
 #include <sys/types.h>
@@ -33,7 +34,8 @@ class EventPipe {
  public:
   // What the records are: ib_uverbs_comp_event_desc or ib_uverbs_async_event_desc.
   enum class Record : std::uint8_t { kCompletion = 8, kAsync = 16 };
-  static constexpr std::size_t kMaxQueued = 65536;  // records; more of an application that does not read are lost
+  static constexpr std::size_t kMaxQueued =
+      65536;  // records; more of an application that does not read are lost
 
   struct Ends;
   [[nodiscard]] static proto::Result<Ends, std::errc> create(Record record);
@@ -44,7 +46,8 @@ class EventPipe {
 
   // Events of the object, named by the application's handle, are written from now on.
   void watch(ObjectClass object, std::uint64_t element);
-  // Ends that, takes out what was not read, and returns how many records the application has read or is reading.
+  // Ends that, takes out what was not read, and returns how many records the application has read or is
+  // reading.
   [[nodiscard]] std::uint32_t purge(ObjectClass object, std::uint64_t element);
   // An event; lost if the object is not watched or the application reads nothing any more.
   void push(ObjectClass object, std::uint64_t element, std::uint32_t type);
@@ -70,7 +73,7 @@ class EventPipe {
   const UniqueFd write_fd_;
   const ino_t inode_;
   std::mutex mutex_;
-  std::deque<Event> queue_;              // behind what is in the pipe
+  std::deque<Event> queue_;               // behind what is in the pipe
   std::map<Key, std::uint32_t> written_;  // by watched object: records in the pipe, in the queue or read
 };
 

@@ -20,7 +20,9 @@ constexpr int kBacklog = 128;
   throw std::system_error(error, std::generic_category(), sentence);
 }
 
-bool is_open_to_others(const ServerConfig& config) { return !config.allow_uids.empty() || !config.allow_gids.empty(); }
+bool is_open_to_others(const ServerConfig& config) {
+  return !config.allow_uids.empty() || !config.allow_gids.empty();
+}
 
 void check_directory(const std::string& directory, bool open_to_others) {
   if (::mkdir(directory.c_str(), open_to_others ? 0755 : 0700) != 0 && errno != EEXIST)
@@ -31,7 +33,8 @@ void check_directory(const std::string& directory, bool open_to_others) {
   if (status.st_uid != ::geteuid()) fail(EPERM, directory + " belongs to another user");
   const mode_t forbidden = open_to_others ? 0022 : 0077;
   if ((status.st_mode & forbidden) != 0)
-    fail(EPERM, directory + (open_to_others ? " can be written by others" : " is open to others (chmod 700)"));
+    fail(EPERM,
+         directory + (open_to_others ? " can be written by others" : " is open to others (chmod 700)"));
 }
 
 bool contains(const std::vector<std::uint32_t>& list, std::uint32_t value) {
@@ -58,7 +61,8 @@ Listener::Listener(const ServerConfig& config) : path_(config.socket_path) {
   if (!socket_) fail(errno, "cannot create a socket");
   if (::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
     fail(errno, "cannot bind " + path_);
-  if (::chmod(path_.c_str(), is_open_to_others(config) ? 0666 : 0600) != 0 || ::listen(socket_.get(), kBacklog) != 0)
+  if (::chmod(path_.c_str(), is_open_to_others(config) ? 0666 : 0600) != 0 ||
+      ::listen(socket_.get(), kBacklog) != 0)
     fail(errno, "cannot listen on " + path_);
   spare_ = UniqueFd::duplicate(socket_.get());
 }
@@ -145,7 +149,8 @@ Message receive(int socket, std::span<std::byte, kMaxMessageBytes> buffer) {
     malformed("a message shorter than its header");
   } else {
     std::memcpy(&message.header, buffer.data(), sizeof message.header);
-    message.payload = std::span(buffer).subspan(sizeof message.header, static_cast<std::size_t>(length) - sizeof message.header);
+    message.payload = std::span(buffer).subspan(sizeof message.header,
+                                                static_cast<std::size_t>(length) - sizeof message.header);
     if (message.header.magic != kMessageMagic) {
       malformed("not a message of this protocol");
     } else if (message.header.length_bytes != message.payload.size()) {
@@ -175,7 +180,8 @@ SendStatus send(int socket, std::span<const std::byte> bytes, std::span<const Un
   }
   if (::sendmsg(socket, &header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return SendStatus::kSent;
   // ETOOMANYREFS: descriptors in flight; they land when the other side reads.
-  const bool full = errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM || errno == ETOOMANYREFS || errno == EINTR;
+  const bool full =
+      errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM || errno == ETOOMANYREFS || errno == EINTR;
   return full ? SendStatus::kFull : SendStatus::kBroken;
 }
 

@@ -21,8 +21,8 @@ namespace roci::shim {
 // A bound and listening socket that goes from the file system with this object.
 class Listener {
  public:
-  // Creates the directory if need be (0700) and checks that nobody else can replace what is in it. One daemon at a time:
-  // a lock file beside the socket says so. Throws std::system_error with a sentence.
+  // Creates the directory if need be (0700) and checks that nobody else can replace what is in it. One daemon
+  // at a time: a lock file beside the socket says so. Throws std::system_error with a sentence.
   explicit Listener(const ServerConfig& config);
   ~Listener();
   Listener(const Listener&) = delete;

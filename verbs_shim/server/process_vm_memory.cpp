@@ -20,6 +20,9 @@ std::uint64_t after(const MemoryOp& op, std::uint64_t value) {
   return value == op.compare ? op.operand : value;
 }
 
+// What a system call that moved nothing says; errno is its own still.
+Result result_of(ssize_t moved) { return moved < 0 && errno == ESRCH ? Result::kGone : Result::kFault; }
+
 void* remote_pointer(std::uint64_t address) {
   return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
 }
@@ -71,7 +74,8 @@ void ProcessVmMemory::execute_run(Ops ops, std::size_t begin, std::size_t end, D
   }
 }
 
-// Writes of one key to two processes must not be regrouped: if the first fails, the second must not have happened.
+// Writes of one key to two processes must not be regrouped: if the first fails, the second must not have
+// happened.
 std::size_t ProcessVmMemory::end_where_a_key_changes_space(Ops ops, std::size_t begin, std::size_t end) {
   ++stamp_;
   for (std::size_t i = begin; i < end; ++i) {
@@ -94,7 +98,7 @@ void ProcessVmMemory::transfer(Ops ops, std::span<const std::uint16_t> run, std:
   std::uint32_t offset = 0;  // bytes of it that are done
   while (at < run.size()) {
     if (pid == 0) {
-      fail(ops, base + run[at++]);
+      fail(ops, base + run[at++], Result::kGone);
       continue;
     }
     pieces_.local_count = pieces_.remote_count = 0;
@@ -121,11 +125,12 @@ void ProcessVmMemory::transfer(Ops ops, std::span<const std::uint16_t> run, std:
       offset += static_cast<std::uint32_t>(left);
       continue;
     }
-    fail(ops, base + run[at++]);
+    const Result result = error == ESRCH ? Result::kGone : Result::kFault;
+    fail(ops, base + run[at++], result);
     offset = 0;
     if (error != ESRCH && error != EPERM) continue;
     for (; at < run.size(); ++at)
-      fail(ops, base + run[at]);
+      fail(ops, base + run[at], result);
   }
 }
 
@@ -174,9 +179,9 @@ ssize_t ProcessVmMemory::call(pid_t pid, Direction direction) {
 }
 
 // An operation that was not cancelled failed: the later ones of its key are cancelled.
-void ProcessVmMemory::fail(Ops ops, std::size_t index) {
+void ProcessVmMemory::fail(Ops ops, std::size_t index, Result result) {
   if (ops[index].result != Result::kOk) return;
-  ops[index].result = Result::kFault;
+  ops[index].result = result;
   const std::uint32_t key = ops[index].order_key;
   for (MemoryOp& later : ops.subspan(index + 1))
     if (later.order_key == key) later.result = Result::kCancelled;
@@ -188,7 +193,7 @@ void ProcessVmMemory::execute_atomics(Ops ops, std::size_t begin, std::size_t en
   const pid_t pid = spaces_.pid(ops[begin].space);
   if (pid == 0) {
     for (std::size_t i = begin; i < end; ++i)
-      fail(ops, i);
+      fail(ops, i, Result::kGone);
     return;
   }
   const std::lock_guard guard(atomics_);
@@ -210,7 +215,8 @@ std::size_t ProcessVmMemory::collect_chains(Ops ops, std::size_t begin, std::siz
       continue;
     }
     const auto known = chains_.begin() + static_cast<std::ptrdiff_t>(count);
-    const bool seen = std::any_of(chains_.begin(), known, [&](const Chain& c) { return c.address == address; });
+    const bool seen =
+        std::any_of(chains_.begin(), known, [&](const Chain& c) { return c.address == address; });
     if (seen || count == kMaxChains) break;
     chains_[count++] = {address, i, i + 1, 0, false};
   }
@@ -229,12 +235,12 @@ void ProcessVmMemory::read_chains(Ops ops, pid_t pid, std::size_t count) {
     for (std::size_t i = 0; i < done; ++i)
       chains_[at + i].readable = true;
     at += done;
-    if (done == 0) fail_chain(ops, chains_[at++]);
+    if (done == 0) fail_chain(ops, chains_[at++], result_of(moved));
   }
 }
 
-// Computes and writes back in the order of the batch. A chain that cannot be written cancels what follows of its keys,
-// so the chains behind it are computed after that is known.
+// Computes and writes back in the order of the batch. A chain that cannot be written cancels what follows of
+// its keys, so the chains behind it are computed after that is known.
 void ProcessVmMemory::write_chains(Ops ops, pid_t pid, std::size_t count) {
   std::array<std::uint64_t, kMaxChains> results;
   std::array<std::size_t, kMaxChains> written;  // chains of the current call
@@ -244,12 +250,14 @@ void ProcessVmMemory::write_chains(Ops ops, pid_t pid, std::size_t count) {
       const Chain& chain = chains_[c];
       if (!chain.readable) continue;
       std::uint64_t value = chain.value;
+      bool changes = false;  // a failed comparison does not write
       for (std::size_t i = chain.begin; i < chain.end; ++i) {
         if (ops[i].result != Result::kOk) continue;
         ops[i].original = value;
         value = after(ops[i], value);
+        changes = changes || value != ops[i].original;
       }
-      if (value == chain.value) continue;  // a failed comparison does not write
+      if (!changes) continue;
       results[c] = value;
       written[pieces_.local_count] = c;
       pieces_.local[pieces_.local_count++] = {&results[c], sizeof value};
@@ -260,13 +268,23 @@ void ProcessVmMemory::write_chains(Ops ops, pid_t pid, std::size_t count) {
     const std::size_t done = moved < 0 ? 0 : static_cast<std::size_t>(moved) / sizeof(std::uint64_t);
     if (done == pieces_.local_count) return;
     at = written[done];
-    if (done == 0) fail_chain(ops, chains_[at++]);
+    if (done == 0) fail_writes(ops, chains_[at++], result_of(moved));
   }
 }
 
-void ProcessVmMemory::fail_chain(Ops ops, const Chain& chain) {
+// The address can be read, not written: operations that would change the value fail, the others see the old
+// one.
+void ProcessVmMemory::fail_writes(Ops ops, const Chain& chain, Result result) {
+  for (std::size_t i = chain.begin; i < chain.end; ++i) {
+    if (ops[i].result != Result::kOk) continue;
+    ops[i].original = chain.value;
+    if (after(ops[i], chain.value) != chain.value) fail(ops, i, result);
+  }
+}
+
+void ProcessVmMemory::fail_chain(Ops ops, const Chain& chain, Result result) {
   for (std::size_t i = chain.begin; i < chain.end; ++i)
-    fail(ops, i);
+    fail(ops, i, result);
 }
 
 }  // namespace roci::shim

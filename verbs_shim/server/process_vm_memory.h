@@ -1,11 +1,12 @@
-// Application memory through process_vm_readv / process_vm_writev: as few system calls per batch as order allows.
+// Application memory through process_vm_readv / process_vm_writev: as few system calls per batch as order
+// allows.
 //
-// A batch is cut where the direction changes; what is between two cuts goes out as one call per process (of up
-// to 1,024 pieces), and neighbouring pieces become one. The kernel stops at the first byte it cannot reach; the call
-// is then taken up again behind the operation that failed, so every operation has its own result. The last 8
-// bytes of a message are a piece of their own, which the kernel copies after the others [UVERBS.md, section 4].
-// Atomics are read, computed and written under one lock of the whole daemon. Nothing is allocated after construction.
-// Thread rule: one object per shard, used by its thread; stall() any thread.
+// A batch is cut where the direction changes; what is between two cuts goes out as one call per process (of
+// up to 1,024 pieces), and neighbouring pieces become one. The kernel stops at the first byte it cannot
+// reach; the call is then taken up again behind the operation that failed, so every operation has its own
+// result. The last 8 bytes of a message are a piece of their own, which the kernel copies after the others
+// [UVERBS.md, section 4]. Atomics are read, computed and written under one lock of the whole daemon. Nothing
+// is allocated after construction. Thread rule: one object per shard, used by its thread; stall() any thread.
 #pragma once
 
 #include <sys/uio.h>
@@ -29,8 +30,8 @@ class ProcessVmMemory final : public emulator::Memory {
 
   void execute(std::span<emulator::MemoryOp> ops) override;
 
-  // For a watchdog: the process that a system call is dealing with now (0: none), and a number that differs for every
-  // call.
+  // For a watchdog: the process that a system call is dealing with now (0: none), and a number that differs
+  // for every call.
   struct Stall {
     std::uint64_t call = 0;
     pid_t pid = 0;
@@ -74,9 +75,10 @@ class ProcessVmMemory final : public emulator::Memory {
   std::size_t collect_chains(Ops ops, std::size_t begin, std::size_t end);
   void read_chains(Ops ops, pid_t pid, std::size_t count);
   void write_chains(Ops ops, pid_t pid, std::size_t count);
-  void fail_chain(Ops ops, const Chain& chain);
+  static void fail_writes(Ops ops, const Chain& chain, emulator::MemoryOp::Result result);
+  static void fail_chain(Ops ops, const Chain& chain, emulator::MemoryOp::Result result);
   ssize_t call(pid_t pid, Direction direction);
-  static void fail(Ops ops, std::size_t index);
+  static void fail(Ops ops, std::size_t index, emulator::MemoryOp::Result result);
 
   const AddressSpaces& spaces_;
   std::mutex& atomics_;

@@ -38,7 +38,7 @@ constexpr std::size_t kMaxRequestsInFlight = 1024;  // of a client: unanswered, 
 constexpr std::size_t kMaxMessagesAtOnce = 16;      // of a client, before others have their turn
 constexpr std::size_t kMaxEpollEvents = 64;
 constexpr std::size_t kMaxRepliesAtOnce = 64;
-constexpr int kTickMs = 1000;                       // counters, watchdog, idle time
+constexpr int kTickMs = 1000;  // counters, watchdog, idle time
 constexpr std::size_t kMaxLogsPerTick = 10;
 constexpr char kVersion[] = "0.1.0";
 
@@ -134,6 +134,7 @@ struct ControlServer::Impl final : ContextHost {
   void add_to_epoll(int fd, std::uint32_t events, std::uint64_t data) const;
   void tick();
   void watch_for_stalls();
+  void follow_links();
   [[nodiscard]] bool idle_time_over() const;
   void close_everything();
 
@@ -156,7 +157,8 @@ struct ControlServer::Impl final : ContextHost {
 
   // ---- admin
   void admin(Client& client, const ReplyTo& to, Message&& message);
-  void admin_op(Client& client, const ReplyTo& to, const std::string& op, const json& request, std::vector<UniqueFd> fds);
+  void admin_op(Client& client, const ReplyTo& to, const std::string& op, const json& request,
+                std::vector<UniqueFd> fds);
   void show(const ReplyTo& to, const std::string& what);
   void start_capture(Client& client, const ReplyTo& to, const json& request, std::vector<UniqueFd> fds);
   void stop_capture(Client& client, const ReplyTo& to, const json& request);
@@ -173,6 +175,7 @@ struct ControlServer::Impl final : ContextHost {
   const std::vector<ShardLink*> links_;
   std::vector<Shard> shards_;  // one for each of links_
   std::vector<bool> up_;
+  std::atomic<std::uint64_t> links_up_{0};  // bit n: NIC n; what up_ follows
   Listener listener_;
   Views views_;
   UniqueFd epoll_, wake_;
@@ -194,14 +197,17 @@ ControlServer::Impl::Impl(ServerConfig config, std::vector<ShardLink*> links, Ca
       capture_(capture),
       links_(std::move(links)),
       listener_(config_),
-      views_(config_.socket_path.substr(0, config_.socket_path.rfind('/')) + "/views", config_.nics, config_.port_names),
+      views_(config_.socket_path.substr(0, config_.socket_path.rfind('/')) + "/views", config_.nics,
+             config_.port_names),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   if (!epoll_ || !wake_) roci::shim::fail("cannot create the control thread's descriptors");
   std::signal(SIGPIPE, SIG_IGN);
   raise_file_limit();
-  for (const emulator::NicConfig& nic : config_.nics)
+  for (const emulator::NicConfig& nic : config_.nics) {
+    if (nic.link_up) links_up_ |= std::uint64_t{1} << up_.size();
     up_.push_back(nic.link_up);
+  }
   add_to_epoll(listener_.fd(), EPOLLIN, key(Source::kListener, 0));
   add_to_epoll(wake_.get(), EPOLLIN, key(Source::kWake, 0));
   for (ShardLink* link : links_) {
@@ -234,6 +240,20 @@ void ControlServer::Impl::serve() {
   close_everything();
 }
 
+void ControlServer::Impl::follow_links() {
+  const std::uint64_t links = links_up_;
+  for (std::size_t i = 0; i < up_.size(); ++i) {
+    const bool up = ((links >> i) & 1) != 0;
+    if (up_[i] == up) continue;
+    up_[i] = up;
+    try {
+      views_.set_link(emulator::NicId{static_cast<std::uint8_t>(i)}, up);
+    } catch (const std::system_error& error) {
+      log(std::string("the link state in sysfs is not up to date: ") + error.what());
+    }
+  }
+}
+
 void ControlServer::Impl::dispatch(const epoll_event& event) {
   const std::uint64_t number = event.data.u64 & ~(std::uint64_t{0xFF} << 56);
   switch (static_cast<Source>(event.data.u64 >> 56)) {
@@ -243,6 +263,7 @@ void ControlServer::Impl::dispatch(const epoll_event& event) {
     case Source::kWake: {
       std::uint64_t count = 0;
       static_cast<void>(!::read(wake_.get(), &count, sizeof count));
+      follow_links();
       return;
     }
     case Source::kShard:
@@ -277,7 +298,8 @@ bool ControlServer::Impl::idle_time_over() const {
 
 void ControlServer::Impl::tick() {
   last_tick_ = Clock::now();
-  if (not_logged_ != 0 && config_.log) config_.log(std::to_string(not_logged_) + " more such lines were left out");
+  if (not_logged_ != 0 && config_.log)
+    config_.log(std::to_string(not_logged_) + " more such lines were left out");
   logged_ = not_logged_ = 0;
   watch_for_stalls();
   if (views_.empty()) return;
@@ -291,7 +313,8 @@ void ControlServer::Impl::tick() {
   }
 }
 
-// A poll thread that is inside one call for long serves nobody. The memory that it waits for belongs to one client.
+// A poll thread that is inside one call for long serves nobody. The memory that it waits for belongs to one
+// client.
 void ControlServer::Impl::watch_for_stalls() {
   for (Shard& shard : shards_) {
     const ProcessVmMemory::Stall now = shard.memory->stall();
@@ -301,13 +324,16 @@ void ControlServer::Impl::watch_for_stalls() {
       shard.stall_reported = false;
       continue;
     }
-    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - shard.stalled_since).count();
-    if (config_.memory_stall_report_ms >= 0 && ms >= config_.memory_stall_report_ms && !shard.stall_reported) {
+    const auto ms =
+        std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - shard.stalled_since).count();
+    if (config_.memory_stall_report_ms >= 0 && ms >= config_.memory_stall_report_ms &&
+        !shard.stall_reported) {
       shard.stall_reported = true;
       log("memory of " + process_name(now.pid) + " does not answer; everybody else waits for it");
     }
     if (config_.memory_stall_kill_ms >= 0 && ms >= config_.memory_stall_kill_ms) {
-      log("killed " + process_name(now.pid) + ": its memory did not answer for " + std::to_string(ms) + " ms");
+      log("killed " + process_name(now.pid) + ": its memory did not answer for " + std::to_string(ms) +
+          " ms");
       ::kill(now.pid, SIGKILL);
     }
   }
@@ -406,7 +432,8 @@ void ControlServer::Impl::accept_clients() {
     if (!peer) continue;
     if (!may_connect(config_, socket.get(), peer->credentials)) {
       log("refused process " + std::to_string(peer->credentials.pid) + " of user " +
-          std::to_string(peer->credentials.uid) + ": neither the daemon's user nor allowed by allow_uid or allow_gid");
+          std::to_string(peer->credentials.uid) +
+          ": neither the daemon's user nor allowed by allow_uid or allow_gid");
       continue;
     }
     if (clients_.size() >= config_.max_clients) {
@@ -508,7 +535,8 @@ void ControlServer::Impl::drop(std::uint64_t id, const std::string& reason) {
   if (at == clients_.end()) return;
   const std::unique_ptr<Client> client = std::move(at->second);
   clients_.erase(at);
-  if (!reason.empty()) log("closed the connection of " + process_name(client->credentials.pid) + ": " + reason);
+  if (!reason.empty())
+    log("closed the connection of " + process_name(client->credentials.pid) + ": " + reason);
   // The descriptors may live on in another process, and epoll would go on reporting them.
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, client->socket.get(), nullptr);
   ::shutdown(client->socket.get(), SHUT_RDWR);
@@ -586,8 +614,8 @@ void ControlServer::Impl::admin(Client& client, const ReplyTo& to, Message&& mes
   }
 }
 
-void ControlServer::Impl::admin_op(Client& client, const ReplyTo& to, const std::string& op, const json& request,
-                                   std::vector<UniqueFd> fds) {
+void ControlServer::Impl::admin_op(Client& client, const ReplyTo& to, const std::string& op,
+                                   const json& request, std::vector<UniqueFd> fds) {
   if (op == "ping") {
     json pong = {{"pid", ::getpid()}, {"version", kVersion}};
     pong["nics"] = nics_json(config_, [this](emulator::NicId nic) { return link_up(nic); });
@@ -595,7 +623,9 @@ void ControlServer::Impl::admin_op(Client& client, const ReplyTo& to, const std:
   }
   if (op == "view") {
     const auto nics = nic_set(request);
-    if (!nics) return fail_with(to, std::errc::no_such_device, "\"nics\" must be a list of names of NICs of this daemon");
+    if (!nics)
+      return fail_with(to, std::errc::no_such_device,
+                       "\"nics\" must be a list of names of NICs of this daemon");
     return reply_json(to, {{"path", views_.path(*nics)}});
   }
   if (op == "show") {
@@ -615,15 +645,17 @@ void ControlServer::Impl::admin_op(Client& client, const ReplyTo& to, const std:
 
 // Bit n for NIC n; no list, or an empty one, means all. Nothing: a name that is not known.
 std::optional<std::uint64_t> ControlServer::Impl::nic_set(const json& request) const {
-  const std::uint64_t all = config_.nics.size() == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << config_.nics.size()) - 1;
+  const std::uint64_t all =
+      config_.nics.size() == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << config_.nics.size()) - 1;
   const auto list = request.find("nics");
   if (list == request.end()) return all;
   if (!list->is_array()) return std::nullopt;
   std::uint64_t set = 0;
   for (const json& name : *list) {
-    const auto nic = std::find_if(config_.nics.begin(), config_.nics.end(), [&](const emulator::NicConfig& known) {
-      return name.is_string() && name.get_ref<const std::string&>() == known.name;
-    });
+    const auto nic =
+        std::find_if(config_.nics.begin(), config_.nics.end(), [&](const emulator::NicConfig& known) {
+          return name.is_string() && name.get_ref<const std::string&>() == known.name;
+        });
     if (nic == config_.nics.end()) return std::nullopt;
     set |= std::uint64_t{1} << (nic - config_.nics.begin());
   }
@@ -650,7 +682,8 @@ json ControlServer::Impl::daemon_json() const {
 void ControlServer::Impl::show(const ReplyTo& to, const std::string& what) {
   static constexpr std::array kWhat = {"all", "nic", "qp", "mr", "cq", "counters", "daemon"};
   if (std::find(kWhat.begin(), kWhat.end(), what) == kWhat.end())
-    return fail_with(to, std::errc::invalid_argument, "\"what\" is one of all, nic, qp, mr, cq, counters, daemon");
+    return fail_with(to, std::errc::invalid_argument,
+                     "\"what\" is one of all, nic, qp, mr, cq, counters, daemon");
   // Collected from every shard, then answered.
   struct Collection {
     std::vector<std::unique_ptr<emulator::Snapshot>> shards;
@@ -690,8 +723,11 @@ void ControlServer::Impl::show(const ReplyTo& to, const std::string& what) {
 void ControlServer::Impl::start_capture(Client& client, const ReplyTo& to, const json& request,
                                         std::vector<UniqueFd> fds) {
   const auto nics = nic_set(request);
-  if (!nics) return fail_with(to, std::errc::no_such_device, "\"nics\" must be a list of names of NICs of this daemon");
-  if (fds.size() != 1) return fail_with(to, std::errc::invalid_argument, "a capture needs one file descriptor to write to");
+  if (!nics)
+    return fail_with(to, std::errc::no_such_device,
+                     "\"nics\" must be a list of names of NICs of this daemon");
+  if (fds.size() != 1)
+    return fail_with(to, std::errc::invalid_argument, "a capture needs one file descriptor to write to");
   std::uint32_t snap_length = 0;
   if (const auto wanted = request.find("snaplen"); wanted != request.end()) {
     if (!wanted->is_number_unsigned() || wanted->get<std::uint64_t>() > 0xFFFFFFFFu)
@@ -699,7 +735,9 @@ void ControlServer::Impl::start_capture(Client& client, const ReplyTo& to, const
     snap_length = wanted->get<std::uint32_t>();
   }
   const std::int64_t id = capture_.start(fds[0].release(), *nics, snap_length);
-  if (id < 0) return fail_with(to, static_cast<std::errc>(-id), std::string("cannot capture: ") + std::strerror(static_cast<int>(-id)));
+  if (id < 0)
+    return fail_with(to, static_cast<std::errc>(-id),
+                     std::string("cannot capture: ") + std::strerror(static_cast<int>(-id)));
   client.captures.insert(id);
   reply_json(to, {{"id", id}});
 }
@@ -731,15 +769,18 @@ void ControlServer::stop() {
   static_cast<void>(!::write(impl_->wake_.get(), &kOnce, sizeof kOnce));
 }
 
-void ControlServer::set_daemon_info(std::function<std::string()> json) { impl_->daemon_info_ = std::move(json); }
+void ControlServer::set_daemon_info(std::function<std::string()> json) {
+  impl_->daemon_info_ = std::move(json);
+}
 
 void ControlServer::on_link(emulator::NicId nic, bool up) {
-  impl_->up_[nic.index] = up;
-  try {
-    impl_->views_.set_link(nic, up);
-  } catch (const std::system_error& error) {
-    impl_->log(std::string("the link state in sysfs is not up to date: ") + error.what());
-  }
+  const std::uint64_t bit = std::uint64_t{1} << nic.index;
+  if (up)
+    impl_->links_up_ |= bit;
+  else
+    impl_->links_up_ &= ~bit;
+  constexpr std::uint64_t kOnce = 1;
+  static_cast<void>(!::write(impl_->wake_.get(), &kOnce, sizeof kOnce));
 }
 
 }  // namespace roci::shim

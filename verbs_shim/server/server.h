@@ -1,8 +1,9 @@
-// The daemon's control side: one thread that serves clients' sockets and turns uverbs commands into engine commands.
+// The daemon's control side: one thread that serves clients' sockets and turns uverbs commands into engine
+// commands.
 //
-// The daemon constructs it, runs serve() on a thread of its own, and calls on_events() from the shard threads. The server owns
-// clients, their memory (memfds), channels (pipes), sysfs views and address spaces; the engine knows only handles.
-// Thread rule: as each member says.
+// The daemon constructs it, runs serve() on a thread of its own, and calls on_events() from the shard
+// threads. The server owns clients, their memory (memfds), channels (pipes), sysfs views and address spaces;
+// the engine knows only handles. Thread rule: as each member says.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@
 
 namespace roci::shim {
 
-// The way from the control thread to one shard's engine. The daemon implements it with two SPSC rings and an eventfd.
+// The way from the control thread to one shard's engine. The daemon implements it with two SPSC rings and an
+// eventfd.
 class ShardLink {
  public:
   ShardLink() = default;
@@ -26,7 +28,8 @@ class ShardLink {
   ShardLink& operator=(const ShardLink&) = delete;
   virtual ~ShardLink() = default;
 
-  // Control thread. False: the ring is full and `command` untouched; try again after replies were drained. Wakes the shard.
+  // Control thread. False: the ring is full and `command` untouched; try again after replies were drained.
+  // Wakes the shard.
   [[nodiscard]] virtual bool submit(emulator::CommandId id, emulator::Command&& command) = 0;
   virtual std::size_t drain_replies(std::span<emulator::CommandReply> out) = 0;
   // Readable when replies wait (an eventfd; the server reads it).
@@ -45,23 +48,26 @@ class CaptureControl {
   CaptureControl& operator=(const CaptureControl&) = delete;
   virtual ~CaptureControl() = default;
 
-  struct Totals { std::uint64_t written = 0, lost = 0, bytes = 0; };
-  // Writes pcapng to `fd` (owned from now on, closed at the end). Bit n of `nics`: NIC n. Returns an id, or a negative errno.
+  struct Totals {
+    std::uint64_t written = 0, lost = 0, bytes = 0;
+  };
+  // Writes pcapng to `fd` (owned from now on, closed at the end). Bit n of `nics`: NIC n. Returns an id, or a
+  // negative errno.
   [[nodiscard]] virtual std::int64_t start(int fd, std::uint64_t nics, std::uint32_t snap_length_bytes) = 0;
   // Everything seen before the call is in the file when it returns.
   virtual Totals stop(std::int64_t id) = 0;
 };
 
 struct ServerConfig {
-  std::string socket_path;             // directory checked: ours, mode 0700 (or opened by allow_*)
+  std::string socket_path;  // directory checked: ours, mode 0700 (or opened by allow_*)
   std::vector<emulator::NicConfig> nics;
-  std::vector<std::string> port_names; // of each NIC, for show: "fabric", "af_packet:eth0"
+  std::vector<std::string> port_names;  // of each NIC, for show: "fabric", "af_packet:eth0"
   emulator::DeviceLimits limits;
   std::vector<std::uint32_t> allow_uids, allow_gids;  // beside our own uid
-  std::int64_t idle_exit_ms = -1;      // private daemon: end this long after the last client left; -1 = never
+  std::int64_t idle_exit_ms = -1;  // private daemon: end this long after the last client left; -1 = never
   std::uint32_t max_clients = 1024;
-  // A call into a client's memory that takes longer is reported, and the client killed (memory that never answers:
-  // userfaultfd, FUSE); -1 = never.
+  // A call into a client's memory that takes longer is reported, and the client killed (memory that never
+  // answers: userfaultfd, FUSE); -1 = never.
   std::int64_t memory_stall_report_ms = 2000;
   std::int64_t memory_stall_kill_ms = 30000;
   // One sentence per noteworthy thing, at most a few a second; on the control thread.
@@ -70,25 +76,27 @@ struct ServerConfig {
 
 class ControlServer {
  public:
-  // Binds the socket; throws std::system_error with a sentence if it cannot. `links` and `capture` outlive it. Ignores
-  // SIGPIPE and raises the soft limit of open files to the hard one, for the whole process.
+  // Binds the socket; throws std::system_error with a sentence if it cannot. `links` and `capture` outlive
+  // it. Ignores SIGPIPE and raises the soft limit of open files to the hard one, for the whole process.
   ControlServer(ServerConfig config, std::vector<ShardLink*> links, CaptureControl& capture);
   ~ControlServer();
   ControlServer(const ControlServer&) = delete;
   ControlServer& operator=(const ControlServer&) = delete;
 
-  // The memory port of one shard's engine (process_vm); used by that shard's thread only. Lives as long as the server.
+  // The memory port of one shard's engine (process_vm); used by that shard's thread only. Lives as long as
+  // the server.
   [[nodiscard]] emulator::Memory& memory(std::uint32_t shard);
   // Shard threads: writes events into the channels' pipes. Never blocks.
   void on_events(std::span<const emulator::Event> events);
-  // Control thread: returns after stop() or the idle time, with every client gone and every context closed (the shards
-  // must still run).
+  // Control thread: returns after stop() or the idle time, with every client gone and every context closed
+  // (the shards must still run).
   void serve();
   // Any thread, also a signal handler's.
   void stop();
-  // More to show about the daemon itself (idle behaviour, shards, ports): a JSON object's text; called on the control thread.
+  // More to show about the daemon itself (idle behaviour, shards, ports): a JSON object's text; called on the
+  // control thread.
   void set_daemon_info(std::function<std::string()> json);
-  // NIC link state as shown in sysfs views; control thread or before serve().
+  // NIC link state as shown in sysfs views; any thread.
   void on_link(emulator::NicId nic, bool up);
 
  private:

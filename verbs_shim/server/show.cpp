@@ -129,7 +129,8 @@ json counters_json(const emulator::Counters& counters) {
   return all;
 }
 
-json objects_json(const ServerConfig& config, const std::vector<std::unique_ptr<emulator::Snapshot>>& shards) {
+json objects_json(const ServerConfig& config,
+                  const std::vector<std::unique_ptr<emulator::Snapshot>>& shards) {
   json contexts = json::array(), qps = json::array(), mrs = json::array(), cqs = json::array(),
        neighbours = json::array();
   for (std::size_t shard = 0; shard < shards.size(); ++shard) {

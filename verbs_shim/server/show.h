@@ -21,7 +21,8 @@ namespace roci::shim {
 // The text of a JSON value; names that are not UTF-8 (a process may be called anything) are mended.
 [[nodiscard]] std::string to_text(const nlohmann::json& value);
 
-[[nodiscard]] nlohmann::json nics_json(const ServerConfig& config, const std::function<bool(emulator::NicId)>& link_up);
+[[nodiscard]] nlohmann::json nics_json(const ServerConfig& config,
+                                       const std::function<bool(emulator::NicId)>& link_up);
 [[nodiscard]] nlohmann::json counters_json(const emulator::Counters& counters);
 // "contexts", "qps", "mrs", "cqs", "neighbours" of all shards.
 [[nodiscard]] nlohmann::json objects_json(const ServerConfig& config,

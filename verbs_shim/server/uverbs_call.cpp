@@ -25,7 +25,8 @@ proto::Result<std::uint32_t, std::errc> UverbsCall::command_of(std::span<const s
   return header.command;
 }
 
-proto::Result<UverbsCall, std::errc> UverbsCall::parse(const UverbsFormat& format, std::span<const std::byte> bytes) {
+proto::Result<UverbsCall, std::errc> UverbsCall::parse(const UverbsFormat& format,
+                                                       std::span<const std::byte> bytes) {
   constexpr auto kInvalid = proto::Unexpected{std::errc::invalid_argument};
   constexpr auto kTooSmall = proto::Unexpected{std::errc::no_space_on_device};
   ib_uverbs_cmd_hdr header;
@@ -46,7 +47,8 @@ proto::Result<UverbsCall, std::errc> UverbsCall::parse(const UverbsFormat& forma
     if (core_bytes + std::size_t{extension.provider_in_words} * 8 != body.size()) return kInvalid;
     if (core_bytes < format.request_bytes) return kTooSmall;
     if (extension.cmd_hdr_reserved != 0) return kInvalid;
-    if ((extension.response == 0) != (header.out_words == 0 && extension.provider_out_words == 0)) return kInvalid;
+    if ((extension.response == 0) != (header.out_words == 0 && extension.provider_out_words == 0))
+      return kInvalid;
     call.core_capacity_bytes_ = std::size_t{header.out_words} * 8;
     driver_capacity_bytes = std::size_t{extension.provider_out_words} * 8;
     call.total_capacity_bytes_ = call.core_capacity_bytes_ + driver_capacity_bytes;
@@ -69,7 +71,8 @@ proto::Result<UverbsCall, std::errc> UverbsCall::parse(const UverbsFormat& forma
   return call;
 }
 
-std::vector<std::byte> UverbsCall::response(std::span<const std::byte> core, std::span<const std::byte> driver) const {
+std::vector<std::byte> UverbsCall::response(std::span<const std::byte> core,
+                                            std::span<const std::byte> driver) const {
   std::vector<std::byte> bytes(core.begin(), core.end());
   // The driver's part of an extended response lies behind all the room of the core part.
   if (extended_) bytes.resize(core_capacity_bytes_);

@@ -1,5 +1,6 @@
-// What a device and its port say about themselves in the numbers of the verbs ABI, and the sizes the ABI gives to
-// the driver's part of a command. One place for all of it; the values are Soft-RoCE's where nothing speaks against.
+// What a device and its port say about themselves in the numbers of the verbs ABI, and the sizes the ABI
+// gives to the driver's part of a command. One place for all of it; the values are Soft-RoCE's where nothing
+// speaks against.
 //
 // Not here: limits that a configuration sets (emulator::DeviceLimits). Plain values, no thread rule.
 #pragma once
@@ -30,7 +31,7 @@ static_assert(sizeof(QpMmapInfo) == 32);
 inline constexpr std::uint32_t kVendorId = 0xFFFFFF;
 inline constexpr std::uint64_t kPageSizes = 0xFFFFF000;  // every power of two from 4 KiB
 inline constexpr std::uint32_t kCompletionVectors = 1;
-inline constexpr std::uint8_t kCaAckDelayCode = 15;      // 4.096 us << 15 = 134 ms [rdma_rxe reports the same]
+inline constexpr std::uint8_t kCaAckDelayCode = 15;  // 4.096 us << 15 = 134 ms [rdma_rxe reports the same]
 inline constexpr std::uint16_t kPkeyTableLength = 1;
 
 // Bits of device_cap_flags: IBV_DEVICE_*.
@@ -42,8 +43,8 @@ inline constexpr std::uint32_t kDeviceCapabilities =
 
 inline constexpr std::uint32_t kAtomicHca = 1;  // IBV_ATOMIC_HCA: atomic among the operations of this device
 
-inline constexpr std::uint32_t kPortCmSupported = 1u << 16;     // IBV_PORT_CM_SUP
-inline constexpr std::uint32_t kPortIpBasedGids = 1u << 26;     // IBV_PORT_IP_BASED_GIDS
+inline constexpr std::uint32_t kPortCmSupported = 1u << 16;  // IBV_PORT_CM_SUP
+inline constexpr std::uint32_t kPortIpBasedGids = 1u << 26;  // IBV_PORT_IP_BASED_GIDS
 inline constexpr std::uint32_t kPortCapabilities = kPortCmSupported | kPortIpBasedGids;
 
 // State of a port: the ABI's number, and how sysfs writes it.

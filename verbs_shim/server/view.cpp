@@ -19,7 +19,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void fail(const std::string& path) { throw std::system_error(errno, std::generic_category(), path); }
+[[noreturn]] void fail(const std::string& path) {
+  throw std::system_error(errno, std::generic_category(), path);
+}
 
 void write_file(const std::string& path, std::string_view text) {
   const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
@@ -64,8 +66,8 @@ std::string local_cpus() {
   return text;
 }
 
-// Counters that the kernel's files have under another name than ours, or in another unit. Ours appear under their own
-// names too, in hw_counters.
+// Counters that the kernel's files have under another name than ours, or in another unit. Ours appear under
+// their own names too, in hw_counters.
 struct CounterFile {
   const char* path;
   std::uint64_t (*value)(const emulator::Counters&);
@@ -100,7 +102,8 @@ constexpr unsigned kMajor = 231, kFirstMinor = 192;
 
 }  // namespace
 
-Views::Views(std::string root, const std::vector<emulator::NicConfig>& nics, const std::vector<std::string>& port_names)
+Views::Views(std::string root, const std::vector<emulator::NicConfig>& nics,
+             const std::vector<std::string>& port_names)
     : root_(std::move(root)), nics_(nics), port_names_(port_names), written_(nics.size()) {
   for (const emulator::NicConfig& nic : nics_)
     up_.push_back(nic.link_up);
@@ -123,7 +126,8 @@ const std::string& Views::path(std::uint64_t nics) {
 }
 
 void Views::make_tree(const std::string& tree, std::uint64_t nics) {
-  for (const char* folder : {"/class/infiniband_verbs", "/class/infiniband", "/class/misc/rdma_cm", "/dev/infiniband"})
+  for (const char* folder :
+       {"/class/infiniband_verbs", "/class/infiniband", "/class/misc/rdma_cm", "/dev/infiniband"})
     fs::create_directories(tree + folder);
   write_line(tree + "/class/infiniband_verbs/abi_version", std::to_string(IB_USER_VERBS_ABI_VERSION));
   write_line(tree + "/class/misc/rdma_cm/abi_version", "4");
@@ -165,7 +169,8 @@ void Views::make_nic(const std::string& tree, std::size_t index) {
 }
 
 void Views::make_port(const std::string& port, std::size_t index) {
-  for (const char* folder : {"/pkeys", "/gids", "/gid_attrs/types", "/gid_attrs/ndevs", "/counters", "/hw_counters"})
+  for (const char* folder :
+       {"/pkeys", "/gids", "/gid_attrs/types", "/gid_attrs/ndevs", "/counters", "/hw_counters"})
     fs::create_directories(port + folder);
   write_line(port + "/state", port_state(up_[index]).text);
   write_line(port + "/phys_state", physical_state(up_[index]).text);
@@ -212,7 +217,8 @@ void Views::refresh(emulator::NicId nic, const emulator::Counters& counters) {
     if (written == value) continue;
     written = value;
     for (const auto& [set, tree] : trees_)
-      if ((set >> nic.index & 1) != 0) write_line(port_folder(tree, nic.index) + "/" + file.path, std::to_string(value));
+      if ((set >> nic.index & 1) != 0)
+        write_line(port_folder(tree, nic.index) + "/" + file.path, std::to_string(value));
   }
 }
 

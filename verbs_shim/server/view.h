@@ -1,8 +1,9 @@
 // What applications see as sysfs: trees of files that show a set of NICs [UVERBS.md, section 1].
 //
-// A view is made when it is first asked for and kept: the same set of NICs gives the same path. The counter files are
-// rewritten by refresh(), only where a number changed, so their cost is bounded by how often that is called (the server:
-// once a second, and only while there are clients). Everything is removed at the end. Control thread only.
+// A view is made when it is first asked for and kept: the same set of NICs gives the same path. The counter
+// files are rewritten by refresh(), only where a number changed, so their cost is bounded by how often that
+// is called (the server: once a second, and only while there are clients). Everything is removed at the end.
+// Control thread only.
 #pragma once
 
 #include <array>
@@ -19,7 +20,8 @@ namespace roci::shim {
 class Views {
  public:
   // Trees are made below `root`, which is emptied now and removed at the end.
-  Views(std::string root, const std::vector<emulator::NicConfig>& nics, const std::vector<std::string>& port_names);
+  Views(std::string root, const std::vector<emulator::NicConfig>& nics,
+        const std::vector<std::string>& port_names);
   ~Views();
   Views(const Views&) = delete;
   Views& operator=(const Views&) = delete;
