@@ -40,7 +40,7 @@ constexpr std::size_t kMaxEpollEvents = 64;
 constexpr std::size_t kMaxRepliesAtOnce = 64;
 constexpr int kTickMs = 1000;  // counters, watchdog, idle time
 constexpr std::size_t kMaxLogsPerTick = 10;
-constexpr char kVersion[] = "0.1.0";
+constexpr char kVersion[] = ROCI_VERSION;
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
