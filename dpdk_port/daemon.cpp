@@ -255,7 +255,7 @@ std::string Daemon::Impl::describe() const {
     const std::string mode = config.poll        ? "polls"
                              : figures.crowded  ? "sleeps at once, as there is no core to spare"
                                                 : fmt::format("spins {} us after work, then sleeps", idle.spin_after_work / std::chrono::microseconds(1));
-    all["shards"].push_back({{"shard", i}, {"idle", mode}, {"passes", figures.passes}, {"sleeps", figures.sleeps},
+    all["poll_threads"].push_back({{"shard", i}, {"idle", mode}, {"passes", figures.passes}, {"sleeps", figures.sleeps},
                              {"working_ms", milliseconds(figures.working)}, {"spinning_ms", milliseconds(figures.spinning)},
                              {"sleeping_ms", milliseconds(figures.sleeping)}, {"involuntary_switches", figures.involuntary_switches},
                              {"lost_frames", figures.lost_frames}});
