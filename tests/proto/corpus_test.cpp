@@ -1,6 +1,6 @@
 // The shared captures, read packet by packet: rxe's and those of hardware. Skips (exit status 77) where they
 // are not.
-#define CATCH_CONFIG_RUNNER
+#include "tests/catch_main.h"
 #include "tests/proto/support.h"
 
 #include "proto/link_type.h"
@@ -171,5 +171,5 @@ int main(int argc, char** argv) {
                 shared_folder().c_str());
     return kSkipped;
   }
-  return Catch::Session().run(argc, argv);
+  return run_tests(argc, argv);
 }
