@@ -18,6 +18,16 @@
 namespace roci::emulator {
 namespace {
 
+// Without a call of memcmp.
+bool is_same(const proto::Gid& a, const proto::Gid& b) {
+  const auto half = [](const proto::Gid& gid, std::size_t at) {
+    std::uint64_t value = 0;
+    std::memcpy(&value, gid.bytes.data() + at, sizeof value);
+    return value;
+  };
+  return half(a, 0) == half(b, 0) && half(a, 8) == half(b, 8);
+}
+
 bool matches_default_pkey(proto::Pkey pkey) { return (pkey.value() & 0x7FFF) == 0x7FFF; }  // [IBTA 10.9.3]
 
 bool has_failed(const std::vector<MemoryOp>& ops, std::uint32_t first, std::uint32_t count) {
@@ -144,16 +154,19 @@ DropReason Engine::Impl::decide(const Frame& frame, ReceivedPacket& packet, Time
   const bool is_reserved = error == proto::ParseError::kReservedOpcode;
   if (error != proto::ParseError::kNone && !is_reserved) return reason_of(error);
   if (view.destination_mac != nic.mac) return DropReason::kNotForUs;
-  if (std::find(nic.gids.begin(), nic.gids.end(), view.destination) == nic.gids.end()) return DropReason::kNotForUs;
+  const proto::Qpn qpn = view.bth.destination;
+  Qp* const qp = qps.find(qpn.value());
+  const bool is_own = qp != nullptr && is_same(view.destination, qp->local_gid);  // most often
+  if (!is_own && std::find(nic.gids.begin(), nic.gids.end(), view.destination) == nic.gids.end()) {
+    return DropReason::kNotForUs;
+  }
   if (!proto::icrc_matches(view)) return DropReason::kBadIcrc;
   counters.no_df += view.dont_fragment ? 0U : 1U;
   counters.ecn_marked += view.ecn() == proto::Ecn::kCe ? 1U : 0U;
 
   const proto::OpcodeInfo& info = view.opcode_info();
-  const proto::Qpn qpn = view.bth.destination;
   if (qpn.value() == 0) return DropReason::kQp0;  // [IBTA CA17-33]
   if (qpn == proto::kQpnGsi || qpn == proto::kQpnMulticast) return DropReason::kUnsupported;
-  Qp* const qp = qps.find(qpn.value());
   if (qp == nullptr || qp->nic != frame.nic) return DropReason::kUnknownQpn;
   if (info.service == proto::Service::kCnp && info.is_known) {
     ++counters.cnp_received;
@@ -161,7 +174,7 @@ DropReason Engine::Impl::decide(const Frame& frame, ReceivedPacket& packet, Time
   }
   if (info.service != proto::Service::kRc) return is_reserved ? DropReason::kUnknownOpcode : DropReason::kWrongService;
   if (!qp->can_receive()) return DropReason::kQpState;
-  if (view.source != qp->attributes.av.dgid || view.destination != qp->local_gid) return DropReason::kWrongPeer;
+  if (!is_own || !is_same(view.source, qp->attributes.av.dgid)) return DropReason::kWrongPeer;
   if (!matches_default_pkey(view.bth.pkey)) return DropReason::kBadPkey;
 
   ++qp->statistics.packets_received;
