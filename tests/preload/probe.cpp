@@ -1,0 +1,648 @@
+// A small application for the shim's tests: preload_test starts it, preloaded with libroci.so, once per
+// scenario.
+//
+// `preload_probe SCENARIO` exits 0 if everything was as it must be, else it says the line that was not. It
+// talks the uverbs ABI by hand, since libibverbs would hide what is tested. `transparent` only prints, to be
+// compared.
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <rdma/ib_user_verbs.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "emulator/shared_layout.h"
+#include "tests/preload/scenario.h"
+
+// What fortified and old binaries call; no header declares them.
+extern "C" {
+int __open_2(const char* path, int flags);
+int __open64_2(const char* path, int flags);
+int __openat_2(int folder, const char* path, int flags);
+int __openat64_2(int folder, const char* path, int flags);
+char* __realpath_chk(const char* path, char* resolved, std::size_t resolved_bytes);
+ssize_t __readlink_chk(const char* path, char* target, std::size_t size_bytes, std::size_t target_bytes);
+}
+
+namespace {
+
+using namespace roci::emulator;
+using namespace roci::tests;
+
+#define MUST(condition)                                                                       \
+  do {                                                                                        \
+    if (!(condition)) {                                                                       \
+      std::printf("probe.cpp:%d: not true: %s (errno %d, %s)\n", __LINE__, #condition, errno, \
+                  std::strerror(errno));                                                      \
+      std::fflush(stdout);                                                                    \
+      _exit(1);                                                                               \
+    }                                                                                         \
+  } while (false)
+
+constexpr char kDevice[] = "/dev/infiniband/uverbs0";
+
+// A legacy command: header, then `body`, whose first member is the response pointer where there is a
+// response.
+template <typename Body>
+ssize_t send_command(int fd, std::uint32_t number, const Body& body, std::size_t response_bytes) {
+  std::byte message[sizeof(ib_uverbs_cmd_hdr) + sizeof(Body)];
+  const ib_uverbs_cmd_hdr header{number, sizeof(message) / 4, static_cast<std::uint16_t>(response_bytes / 4)};
+  std::memcpy(message, &header, sizeof(header));
+  std::memcpy(message + sizeof(header), &body, sizeof(body));
+  return write(fd, message, sizeof(message));
+}
+template <typename Body, typename Response>
+ssize_t command(int fd, std::uint32_t number, Body body, Response& response) {
+  body.response = reinterpret_cast<std::uintptr_t>(&response);
+  return send_command(fd, number, body, sizeof(response));
+}
+
+// A command that the fake daemon answers at once, with its own number of commands so far.
+struct Echo {
+  std::uint64_t response;
+  std::uint64_t what;
+};
+struct EchoResponse {
+  std::uint64_t what;
+};
+bool works(int fd) {
+  EchoResponse response{};
+  return command(fd, kEcho, Echo{0, 42}, response) == 24 && response.what == 42;
+}
+
+ssize_t post_send(int fd, std::uint32_t qp) {
+  ib_uverbs_post_send body{};
+  body.qp_handle = qp;
+  struct {
+    std::uint32_t bad_wr;
+  } response{};
+  return command(fd, IB_USER_VERBS_CMD_POST_SEND, body, response);
+}
+
+ssize_t request_notification(int fd, std::uint32_t cq, bool solicited_only) {
+  ib_uverbs_req_notify_cq body{cq, solicited_only ? 1u : 0u};
+  return send_command(fd, IB_USER_VERBS_CMD_REQ_NOTIFY_CQ, body, 0);
+}
+
+// Core response and what rxe adds: where the ring is.
+struct CreateCqResponse {
+  std::uint32_t handle, cqe;
+  std::uint64_t offset;
+  std::uint32_t size, pad;
+};
+CreateCqResponse create_cq(int fd, int channel) {
+  ib_uverbs_create_cq body{};
+  body.cqe = 7;
+  body.comp_channel = channel;
+  CreateCqResponse response{};
+  MUST(command(fd, IB_USER_VERBS_CMD_CREATE_CQ, body, response) > 0);
+  return response;
+}
+
+struct CreateQpResponse {
+  std::uint32_t handle, qpn, capabilities[6];
+  struct {
+    std::uint64_t offset;
+    std::uint32_t size, pad;
+  } recv_ring, send_ring;
+};
+CreateQpResponse create_qp(int fd, std::uint32_t cq) {
+  ib_uverbs_create_qp body{};
+  body.send_cq_handle = cq;
+  body.recv_cq_handle = cq;
+  CreateQpResponse response{};
+  MUST(command(fd, IB_USER_VERBS_CMD_CREATE_QP, body, response) > 0);
+  return response;
+}
+
+ControlArea& map_control(int fd) {
+  void* mapped = mmap(nullptr, kControlAreaBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  MUST(mapped != MAP_FAILED);
+  return *static_cast<ControlArea*>(mapped);
+}
+
+int must_open() {
+  const int fd = open(kDevice, O_RDWR | O_CLOEXEC);
+  MUST(fd >= 0);
+  return fd;
+}
+
+int wait_for(pid_t child) {
+  int status = 0;
+  MUST(waitpid(child, &status, 0) == child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+bool fails_with(int error, ssize_t result) { return result == -1 && errno == error; }
+
+// ---- scenarios -----------------------------------------------------------------------------------------
+
+void looks_like_a_device() {
+  const std::string in_view = std::string(getenv("ROCI_VIEW")) + kDevice;
+  for (const char* path : {kDevice, in_view.c_str()}) {
+    struct stat status {};
+    MUST(stat(path, &status) == 0 && S_ISCHR(status.st_mode) && status.st_rdev == makedev(231, 192));
+    MUST(lstat(path, &status) == 0 && S_ISCHR(status.st_mode));
+    const int fd = open(path, O_RDWR | O_CLOEXEC);
+    MUST(fd >= 0);
+    MUST(fcntl(fd, F_GETFD) == FD_CLOEXEC);
+    status = {};
+    MUST(fstat(fd, &status) == 0 && S_ISCHR(status.st_mode) && status.st_rdev == makedev(231, 192));
+    status = {};
+    MUST(fstatat(fd, "", &status, AT_EMPTY_PATH) == 0 && S_ISCHR(status.st_mode));
+    struct statx extended {};
+    MUST(statx(fd, "", AT_EMPTY_PATH, STATX_ALL, &extended) == 0 && extended.stx_rdev_minor == 192);
+    MUST(statx(AT_FDCWD, path, 0, STATX_ALL, &extended) == 0 && S_ISCHR(extended.stx_mode));
+    MUST(fails_with(ENOTTY, ioctl(fd, 0xc0181b01, nullptr)));
+    MUST(works(fd));
+    MUST(close(fd) == 0);
+    MUST(fails_with(EBADF, close(fd)));
+    MUST(fails_with(EBADF, write(fd, "x", 1)));
+  }
+  for (const int fd : {open64(kDevice, O_RDWR), __open_2(kDevice, O_RDWR), __open64_2(kDevice, O_RDWR),
+                       openat(AT_FDCWD, kDevice, O_RDWR), openat64(AT_FDCWD, kDevice, O_RDWR),
+                       __openat_2(AT_FDCWD, kDevice, O_RDWR), __openat64_2(AT_FDCWD, kDevice, O_RDWR)}) {
+    MUST(works(fd));
+    struct stat64 status {};
+    MUST(fstat64(fd, &status) == 0 && S_ISCHR(status.st_mode));
+    MUST(close(fd) == 0);
+  }
+  const int fd = open(kDevice, O_RDWR);
+  MUST(fcntl(fd, F_GETFD) == 0);
+  MUST(fd == 3);  // the lowest number, as open() promises: nothing of the shim's is below
+  MUST(fails_with(EINVAL, write(fd, "short", 5)));
+  MUST(fails_with(EINVAL, write(fd, "\1\0\0\0\7\0\0\0", 8)));  // says 28 bytes
+  MUST(fails_with(ENOENT, open("/dev/infiniband/uverbs1", O_RDWR)));
+  MUST(fails_with(ENOENT, open("/dev/infiniband/rdma_cm", O_RDWR)));
+  MUST(fails_with(EPROTONOSUPPORT, socket(AF_NETLINK, SOCK_RAW, 20)));
+}
+
+void refuses_without_daemon() { MUST(fails_with(ENODEV, open(kDevice, O_RDWR))); }
+
+void rings_doorbells() {
+  const int fd = must_open();
+  ControlArea& control = map_control(fd);
+  control.asleep = 0;
+  const std::uint32_t slot = 64 * 70 + 6;
+  for (const auto& [state, error] : std::map<QpState, int>{{QpState::kReset, EINVAL},
+                                                           {QpState::kInit, EINVAL},
+                                                           {QpState::kRtr, EINVAL},
+                                                           {QpState::kRts, 0},
+                                                           {QpState::kSqd, 0},
+                                                           {QpState::kSqe, 0},
+                                                           {QpState::kErr, 0},
+                                                           {QpState::kDestroyed, EINVAL}}) {
+    control.qp_state[slot] = static_cast<std::uint8_t>(state);
+    std::memset(control.doorbells, 0, sizeof(control.doorbells));
+    std::memset(control.doorbell_summary, 0, sizeof(control.doorbell_summary));
+    const ssize_t result = post_send(fd, slot);
+    MUST(error == 0 ? result > 0 : fails_with(error, result));
+    for (std::size_t i = 0; i < kMaxQpsPerContext / 64; ++i)
+      MUST(control.doorbells[i] == (error == 0 && i == 70 ? std::uint64_t{1} << 6 : 0));
+    for (std::size_t i = 0; i < kMaxQpsPerContext / 4096; ++i)
+      MUST(control.doorbell_summary[i] == (error == 0 && i == 1 ? std::uint64_t{1} << 6 : 0));
+  }
+  MUST(fails_with(EINVAL, post_send(fd, kMaxQpsPerContext)));
+  MUST(fails_with(EINVAL, post_send(fd, 0xFFFFFFFFu)));
+
+  control.qp_state[slot] = static_cast<std::uint8_t>(QpState::kRts);
+  EchoResponse kicks{};
+  MUST(command(fd, kReadKicks, Echo{0, 0}, kicks) > 0 && kicks.what == 0);
+  control.asleep = 1;
+  for (int i = 0; i < 3; ++i)
+    MUST(post_send(fd, slot) > 0);
+  MUST(control.asleep == 0);
+  MUST(command(fd, kReadKicks, Echo{0, 0}, kicks) > 0 &&
+       kicks.what == 1);  // one, as only one found it asleep
+}
+
+void arms_queues() {
+  const int fd = must_open();
+  ControlArea& control = map_control(fd);
+  const std::uint32_t cq = create_cq(fd, -1).handle;
+  MUST(request_notification(fd, cq, true) > 0);
+  MUST(control.cq_arm[cq] == static_cast<std::uint32_t>(CqArm::kSolicited));
+  MUST(request_notification(fd, cq, false) > 0);
+  MUST(control.cq_arm[cq] == static_cast<std::uint32_t>(CqArm::kNext));
+  MUST(request_notification(fd, cq, true) > 0);
+  MUST(control.cq_arm[cq] == static_cast<std::uint32_t>(CqArm::kNext));
+  MUST(fails_with(EINVAL, request_notification(fd, cq + 1, false)));
+  MUST(fails_with(EINVAL, request_notification(fd, kMaxCqsPerContext, false)));
+}
+
+// The fake daemon answers kHold only once kFree has come, and kFree is sent when kEcho has been answered.
+void waits_do_not_block() {
+  const int fd = must_open();
+  std::atomic<bool> is_held{true};
+  std::vector<std::thread> holders;
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    holders.emplace_back([&, i] {
+      EchoResponse response{};
+      MUST(command(fd, kHold, Echo{0, 100 + i}, response) > 0);
+      MUST(response.what == 100 + i);
+      MUST(!is_held);
+    });
+  }
+  for (int i = 0; i < 1000; ++i)
+    MUST(works(fd));
+  is_held = false;
+  EchoResponse response{};
+  MUST(command(fd, kFree, Echo{0, 4}, response) > 0);
+  for (std::thread& holder : holders)
+    holder.join();
+  MUST(works(fd));
+}
+
+void receives_fds() {
+  const int fd = must_open();
+  struct {
+    std::uint64_t response;
+  } body{};
+  struct {
+    std::uint32_t fd;
+  } response{};
+  MUST(command(fd, IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL, body, response) > 0);
+  const int channel = static_cast<int>(response.fd);
+  char text[8] = {};
+  MUST(read(channel, text, sizeof(text)) == 5 && std::strcmp(text, "event") == 0);
+  MUST(fcntl(channel, F_GETFD) == FD_CLOEXEC);
+  struct stat status {};
+  MUST(fstat(channel, &status) == 0);
+  const int copy = dup(channel);
+  create_cq(fd, copy);
+  EchoResponse inode{};
+  MUST(command(fd, kReadChannel, Echo{0, 0}, inode) > 0 && inode.what == status.st_ino);
+  ib_uverbs_create_cq wrong{};
+  wrong.comp_channel = 999;
+  CreateCqResponse cq{};
+  MUST(fails_with(EINVAL, command(fd, IB_USER_VERBS_CMD_CREATE_CQ, wrong, cq)));
+  EchoResponse error{};
+  MUST(fails_with(ENOMEM, command(fd, kFail, Echo{0, ENOMEM}, error)));
+}
+
+void survives_fork() {
+  const int fd = must_open();
+  ControlArea& control = map_control(fd);
+  control.qp_state[0] = static_cast<std::uint8_t>(QpState::kRts);
+  const pid_t child = fork();
+  if (child == 0) {
+    EchoResponse response{};
+    MUST(fails_with(EIO, command(fd, kEcho, Echo{0, 1}, response)));
+    MUST(fails_with(EIO, post_send(fd, 0)));
+    MUST(control.doorbells[0] == 0);
+    const int own = must_open();
+    MUST(works(own));
+    MUST(close(fd) == 0);
+    const int other = open("/dev/null", O_WRONLY);  // the number of a closed device is a file like any other
+    MUST(other == fd && write(other, "x", 1) == 1);
+    MUST(works(own));
+    std::exit(0);
+  }
+  MUST(wait_for(child) == 0);
+  MUST(works(fd));
+  MUST(post_send(fd, 0) > 0);
+
+  const pid_t program = vfork();
+  if (program == 0) {
+    close(fd);  // of the child only
+    close_range(3, ~0U, 0);
+    execl("/bin/true", "true", nullptr);
+    _exit(9);
+  }
+  MUST(wait_for(program) == 0);
+  MUST(works(fd));
+  MUST(std::system("exec 3>&-; true") == 0);
+  MUST(works(fd));
+}
+
+// The daemon is told before the memory is another program's; the new program then finds itself in order.
+void closes_before_exec(const char* self) {
+  const int fd = must_open();
+  MUST(works(fd));
+  MUST(fails_with(ENOENT, execl("/no/such/program", "x", nullptr)));
+  MUST(works(fd));
+  execl(self, self, "arguments", "one", "two", nullptr);
+  MUST(false);
+}
+
+void keeps_count_of_fds() {
+  const int fd = must_open();
+  const int copy = dup(fd);
+  MUST(close(fd) == 0);
+  MUST(works(copy));
+  const int other = open("/dev/null", O_WRONLY);
+  MUST(other == fd);
+  MUST(dup2(copy, other) == other);
+  MUST(close(copy) == 0);
+  MUST(works(other));
+  MUST(dup3(other, 200, O_CLOEXEC) == 200);
+  MUST(works(200));
+  const int null = open("/dev/null", O_WRONLY);
+  MUST(dup2(null, 200) == 200);
+  MUST(write(200, "x", 1) == 1);
+  MUST(works(other));
+
+  // Whatever numbers the shim hides its own under: they give way, and loops that close everything do not hit
+  // them.
+  rlimit limit{};
+  MUST(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+  for (int number = 3; number < static_cast<int>(limit.rlim_cur); ++number)
+    if (number != other && number != null) close(number);
+  MUST(works(other));
+  for (int number = 700; number < 1020 && number < static_cast<int>(limit.rlim_cur); ++number)
+    MUST(dup2(null, number) == number);
+  MUST(works(other));
+  MUST(close_range(static_cast<unsigned>(other) + 1, ~0U, 0) == 0);
+  MUST(works(other));
+  MUST(fcntl(700, F_GETFD) == -1);
+
+  const int second = must_open();
+  EchoResponse clients{};
+  MUST(command(second, kCountClients, Echo{0, 0}, clients) > 0 && clients.what == 2);
+  MUST(close_range(static_cast<unsigned>(other), static_cast<unsigned>(other), 0) == 0);
+  for (int i = 0; i < 1000 && clients.what != 1; ++i) {
+    MUST(command(second, kCountClients, Echo{0, 0}, clients) > 0);
+    poll(nullptr, 0, 1);
+  }
+  MUST(clients.what == 1);
+  closefrom(second);
+  MUST(fcntl(second, F_GETFD) == -1);
+}
+
+// Hundreds of opens in turn, some at the same time: slots and descriptors are used again.
+void opens_again_and_again() {
+  for (int round = 0; round < 200; ++round) {
+    int fds[5];
+    for (int& fd : fds)
+      fd = must_open();
+    MUST(fds[4] == 7);
+    for (const int fd : fds)
+      MUST(works(fd));
+    for (const int fd : fds)
+      MUST(close(fd) == 0);
+  }
+}
+
+// What a QP had outstanding when the daemon died comes as flush errors, and also what is posted afterwards.
+void outlives_the_daemon() {
+  const int fd = must_open();
+  ControlArea& control = map_control(fd);
+  const CreateCqResponse cq = create_cq(fd, -1);
+  const CreateQpResponse qp = create_qp(fd, cq.handle);
+  control.qp_state[qp.handle] = static_cast<std::uint8_t>(QpState::kRts);
+  const auto map_ring = [&](std::uint64_t offset, std::uint32_t size) -> RingHeader& {
+    void* mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
+    MUST(mapped != MAP_FAILED);
+    return *static_cast<RingHeader*>(mapped);
+  };
+  RingHeader& completions = map_ring(cq.offset, cq.size);
+  RingHeader& sends = map_ring(qp.send_ring.offset, qp.send_ring.size);
+  RingHeader& receives = map_ring(qp.recv_ring.offset, qp.recv_ring.size);
+  const auto post = [](RingHeader& ring, std::uint64_t wr_id) {
+    std::byte* element = reinterpret_cast<std::byte*>(&ring) + kRingDataOffset +
+                         (std::size_t{ring.producer} << ring.log2_element_bytes);
+    std::memcpy(element, &wr_id, sizeof(wr_id));
+    __atomic_store_n(&ring.producer, (ring.producer + 1) & ring.index_mask, __ATOMIC_RELEASE);
+  };
+  const auto take = [&](std::uint64_t wr_id) {
+    for (int i = 0; __atomic_load_n(&completions.producer, __ATOMIC_ACQUIRE) == completions.consumer; ++i) {
+      MUST(i < 5000);
+      poll(nullptr, 0, 1);
+    }
+    RingCqe cqe;
+    std::memcpy(&cqe,
+                reinterpret_cast<std::byte*>(&completions) + kRingDataOffset +
+                    (std::size_t{completions.consumer} << 6),
+                sizeof(cqe));
+    __atomic_store_n(&completions.consumer, (completions.consumer + 1) & completions.index_mask,
+                     __ATOMIC_RELEASE);
+    MUST(cqe.wr_id == wr_id);
+    MUST(cqe.status == 5);  // IBV_WC_WR_FLUSH_ERR
+    MUST(cqe.qp_num == qp.qpn);
+  };
+  for (std::uint64_t i = 0; i < 3; ++i)
+    post(sends, 10 + i);
+  for (std::uint64_t i = 0; i < 3; ++i)
+    post(receives, 20 + i);
+
+  EchoResponse response{};
+  std::thread waiting([&] {  // a command in progress ends too
+    EchoResponse held{};
+    MUST(fails_with(EIO, command(fd, kHold, Echo{0, 1}, held)));
+  });
+  poll(nullptr, 0, 20);
+  MUST(fails_with(EIO, command(fd, kDie, Echo{0, 0}, response)));
+  waiting.join();
+  for (std::uint64_t i = 0; i < 3; ++i)
+    take(10 + i);  // the CQ holds three: the others come as there is room
+  for (std::uint64_t i = 0; i < 3; ++i)
+    take(20 + i);
+  post(receives, 30);
+  take(30);
+  MUST(control.dead == 1);
+  MUST(fails_with(EIO, post_send(fd, qp.handle)));
+  MUST(fails_with(EIO, request_notification(fd, cq.handle, false)));
+  MUST(fails_with(EIO, command(fd, kEcho, Echo{0, 0}, response)));
+  MUST(close(fd) == 0);
+}
+
+void redirects_paths() {
+  const std::string view = getenv("ROCI_VIEW");
+  char text[PATH_MAX] = {};
+  FILE* file = fopen("/sys/class/infiniband/rxe0/node_desc", "r");
+  MUST(file != nullptr && fgets(text, sizeof(text), file) != nullptr && std::strcmp(text, "rxe0\n") == 0);
+  fclose(file);
+  const int fd = open("/sys/class/infiniband_verbs/abi_version", O_RDONLY);
+  MUST(fd >= 0 && read(fd, text, 1) == 1 && text[0] == '6');
+  MUST(access("/sys/class/misc/rdma_cm/dev", R_OK) == 0);
+  MUST(faccessat(AT_FDCWD, "/dev/infiniband/uverbs0", R_OK | W_OK, 0) == 0);
+  MUST(fails_with(ENOENT, access("/sys/class/infiniband_mad", F_OK)));
+  MUST(realpath("/sys/class/infiniband/rxe0", text) == text);
+  MUST(std::string(text) == "/sys/devices/virtual/rocinante/rxe0/infiniband/rxe0");
+  MUST(access(text, F_OK) == 0);
+  struct stat status {};
+  MUST(stat(text, &status) == 0 && S_ISDIR(status.st_mode));
+  MUST(__realpath_chk("/sys/class/infiniband/rxe0", text, sizeof(text)) == text);
+  MUST(std::string(text) == "/sys/devices/virtual/rocinante/rxe0/infiniband/rxe0");
+  char* allocated = realpath("/dev/infiniband/uverbs0", nullptr);
+  MUST(allocated != nullptr && std::string(allocated) == "/dev/infiniband/uverbs0");
+  free(allocated);
+  MUST(readlink("/sys/class/infiniband/rxe0", text, sizeof(text)) > 0 &&
+       std::strncmp(text, "../../devices", 13) == 0);
+  const ssize_t length = readlink("/sys/class/infiniband/absolute", text, sizeof(text));
+  MUST(length > 0 &&
+       std::string(text, static_cast<std::size_t>(length)) == "/sys/devices/virtual/rocinante/rxe0");
+  MUST(__readlink_chk("/sys/class/infiniband/absolute", text, sizeof(text), sizeof(text)) == length);
+  DIR* folder = opendir("/sys/class/infiniband_verbs");
+  bool is_listed = false;
+  while (const dirent* entry = readdir(folder))
+    is_listed = is_listed || std::strcmp(entry->d_name, "abi_version") == 0;
+  closedir(folder);
+  MUST(is_listed);
+  dirent** entries = nullptr;
+  MUST(scandir("/sys/class/infiniband", &entries, nullptr, alphasort) == 4);
+  MUST(std::strcmp(entries[3]->d_name, "rxe0") == 0);
+  MUST(access("/sys/devices/virtual", F_OK) == 0);  // not in the view: the kernel's own
+  MUST(realpath("/tmp", text) == text && std::string(text) == "/tmp");
+}
+
+// The results of every hooked call on what does not concern the shim, one a line.
+void transparent() {
+  const auto say = [](const char* what, long result) {
+    std::printf("%s %ld errno %d\n", what, result, result < 0 ? errno : 0);
+    errno = 77;
+  };
+  char folder[] = "/tmp/roci-probe.XXXXXX";
+  MUST(mkdtemp(folder) != nullptr && chdir(folder) == 0);
+  errno = 77;
+  say("open", open("file", O_RDWR | O_CREAT, 0640));
+  struct stat status {};
+  say("stat", stat("file", &status));
+  std::printf("mode %o size %ld rdev %lu\n", status.st_mode, static_cast<long>(status.st_size),
+              status.st_rdev);
+  say("open64", open64("file64", O_RDWR | O_CREAT | O_EXCL, 0600));
+  say("open64 again", open64("file64", O_RDWR | O_CREAT | O_EXCL, 0600));
+  say("open tmpfile", open(".", O_TMPFILE | O_RDWR, 0600));
+  const int here = open(".", O_RDONLY | O_DIRECTORY);
+  say("openat", openat(here, "file", O_RDONLY));
+  say("openat64", openat64(here, "absent", O_RDONLY));
+  say("open_2", __open_2("file", O_RDONLY));
+  say("open64_2", __open64_2("absent", O_RDONLY));
+  say("openat_2", __openat_2(here, "file", O_RDONLY));
+  say("openat64_2", __openat64_2(99, "file", O_RDONLY));
+  say("open null", open("/dev/null", O_RDWR));
+  say("open long", open(std::string(5000, 'x').c_str(), O_RDONLY));
+  say("write", write(3, "hello", 5));
+  say("write nowhere", write(77, "hello", 5));
+  say("write negative", write(-1, "hello", 5));
+  say("write empty", write(3, nullptr, 0));
+  say("fstat", fstat(3, &status));
+  std::printf("size %ld\n", static_cast<long>(status.st_size));
+  say("fstat bad", fstat(-5, &status));
+  say("lstat absent", lstat("absent", &status));
+  struct stat64 status64 {};
+  say("stat64", stat64("file", &status64));
+  say("fstat64", fstat64(3, &status64));
+  say("lstat64", lstat64("/proc/self/exe", &status64));
+  std::printf("link %d\n", S_ISLNK(status64.st_mode) ? 1 : 0);
+  say("fstatat", fstatat(here, "file", &status, 0));
+  say("fstatat fd", fstatat(3, "", &status, AT_EMPTY_PATH));
+  say("fstatat empty", fstatat(3, "", &status, 0));
+  struct statx extended {};
+  say("statx", statx(AT_FDCWD, "file", 0, STATX_SIZE, &extended));
+  std::printf("size %llu\n", static_cast<unsigned long long>(extended.stx_size));
+  say("access", access("file", R_OK | W_OK));
+  say("access absent", access("/dev/infinibandwidth", R_OK));
+  say("access sys", access("/sys/class/net", R_OK));
+  say("faccessat", faccessat(here, "file", X_OK, AT_EACCESS));
+  char text[PATH_MAX] = {};
+  say("symlink", symlink("file", "link"));
+  say("readlink", readlink("link", text, sizeof(text)));
+  say("readlink no link", readlink("file", text, sizeof(text)));
+  say("realpath", realpath("link", text) == text && std::strstr(text, "/file") != nullptr ? 1 : -1);
+  say("readlink_chk", __readlink_chk("link", text, 3, sizeof(text)));
+  say("realpath_chk", __realpath_chk("link", text, sizeof(text)) == text ? 1 : -1);
+  say("realpath absent", realpath("absent", text) != nullptr ? 1 : -1);
+  say("realpath allocates", realpath("link", nullptr) != nullptr ? 1 : -1);
+  say("fopen", fopen("file", "r") != nullptr ? 1 : -1);
+  say("fopen64", fopen64("absent", "r") != nullptr ? 1 : -1);
+  say("opendir", opendir(".") != nullptr ? 1 : -1);
+  say("opendir absent", opendir("absent") != nullptr ? 1 : -1);
+  dirent** entries = nullptr;
+  say("scandir", scandir(".", &entries, nullptr, alphasort));
+  say("scandir absent", scandir("absent", &entries, nullptr, nullptr));
+  say("socket", socket(AF_UNIX, SOCK_STREAM, 0));
+  say("socket netlink", socket(AF_NETLINK, SOCK_RAW, 0));
+  say("socket bad", socket(-1, SOCK_STREAM, 0));
+  int waiting = -1;
+  say("ioctl", ioctl(3, FIONREAD, &waiting));
+  std::printf("waiting %d\n", waiting);
+  say("ioctl bad", ioctl(3, 0x1234, nullptr));
+  say("dup", dup(3));
+  say("dup bad", dup(99));
+  say("dup2", dup2(3, 50));
+  say("dup2 same", dup2(3, 3));
+  say("dup2 bad", dup2(99, 51));
+  say("dup3", dup3(3, 52, O_CLOEXEC));
+  say("dup3 same", dup3(3, 3, 0));
+  say("close", close(50));
+  say("close again", close(50));
+  say("close_range cloexec", close_range(3, 4, CLOSE_RANGE_CLOEXEC));
+  say("getfd", fcntl(3, F_GETFD));
+  say("close_range bad", close_range(9, 3, 0));
+  say("close_range", close_range(52, ~0U, 0));
+  say("getfd", fcntl(52, F_GETFD));
+  closefrom(20);
+  char* arguments[] = {const_cast<char*>("x"), nullptr};
+  say("execv absent", execv("/no/such/program", arguments));
+  say("execve absent", execve("/no/such/program", arguments, environ));
+  say("execvp absent", execvp("no-such-program-anywhere", arguments));
+  say("execlp absent", execlp("no-such-program-anywhere", "x", nullptr));
+  say("fexecve bad", fexecve(99, arguments, environ));
+  std::fflush(stdout);
+  const auto run = [&](const char* what, auto exec) {
+    const pid_t child = fork();
+    if (child == 0) {
+      exec();
+      _exit(99);
+    }
+    say(what, wait_for(child));
+    std::fflush(stdout);
+  };
+  char* variables[] = {const_cast<char*>("PROBE=set"), nullptr};
+  run("execl", [] { execl("/bin/sh", "sh", "-c", "echo $0 $1 $2; exit 3", "a", "b", "c", nullptr); });
+  run("execlp", [] { execlp("sh", "sh", "-c", "exit 4", nullptr); });
+  run("execle", [&] { execle("/bin/sh", "sh", "-c", "echo $PROBE; exit 5", nullptr, variables); });
+  char* words[] = {const_cast<char*>("sh"), const_cast<char*>("-c"), const_cast<char*>("echo $PROBE; exit 6"),
+                   nullptr};
+  run("execve", [&] { execve("/bin/sh", words, variables); });
+  run("execvpe", [&] { execvpe("sh", words, variables); });
+  run("execv", [&] { execv("/bin/sh", words); });
+  say("clean up", std::system((std::string("rm -r ") + folder).c_str()));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string scenario = argc > 1 ? argv[1] : "";
+  if (scenario == "arguments") return argc == 4 && std::string(argv[2]) + argv[3] == "onetwo" ? 0 : 1;
+  const std::map<std::string, void (*)()> scenarios = {
+      {"looks_like_a_device", looks_like_a_device},
+      {"refuses_without_daemon", refuses_without_daemon},
+      {"rings_doorbells", rings_doorbells},
+      {"arms_queues", arms_queues},
+      {"waits_do_not_block", waits_do_not_block},
+      {"receives_fds", receives_fds},
+      {"survives_fork", survives_fork},
+      {"keeps_count_of_fds", keeps_count_of_fds},
+      {"opens_again_and_again", opens_again_and_again},
+      {"outlives_the_daemon", outlives_the_daemon},
+      {"redirects_paths", redirects_paths},
+      {"transparent", transparent},
+  };
+  if (scenario == "closes_before_exec") closes_before_exec(argv[0]);
+  const auto found = scenarios.find(scenario);
+  if (found == scenarios.end()) {
+    std::printf("no such scenario: %s\n", scenario.c_str());
+    return 2;
+  }
+  found->second();
+  return 0;
+}
