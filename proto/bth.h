@@ -1,4 +1,4 @@
-// Base Transport Header, 12 bytes [IBTA 5.2.3 of Vol 1, sections 5.2.1-5.2.13].
+// Base Transport Header, 12 bytes [IBTA 5.2.3].
 //
 // Keeps every bit, reserved ones too, so that what was parsed is emitted again. Not here: whether TVer, P_Key
 // or PSN are acceptable (parse reports TVer, the emulator judges the rest). Plain value, no thread rule.

@@ -8,7 +8,6 @@
 
 #include <isa-l/crc.h>
 
-#include <algorithm>
 #include <array>
 #include <cassert>
 #include <cstring>

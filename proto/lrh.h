@@ -1,4 +1,4 @@
-// Local Route Header of native InfiniBand, 8 bytes [IBTA 5.2.1-5.2.13].
+// Local Route Header of native InfiniBand, 8 bytes [IBTA 5.2.1].
 //
 // Not on RoCE, which has Ethernet in its place [IBTA A17.4.1.2]. Plain value, no thread rule.
 #pragma once

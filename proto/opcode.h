@@ -7,7 +7,6 @@
 #pragma once
 
 #include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -47,7 +46,8 @@ enum class Position : std::uint8_t { kFirst, kMiddle, kLast, kOnly };
 
 enum class Role : std::uint8_t { kRequest, kResponse, kNotification };
 
-// How much payload the opcode may carry; pmtu is the path MTU [IBTA C9-92].
+// How much payload the opcode may carry; pmtu is the path MTU [IBTA C9-92]. That a LAST carries at least one
+// byte follows from FIRST and MIDDLE being full [IBTA C5-8]: the message would have ended before.
 enum class PayloadRule : std::uint8_t { kNone, kUpToPmtu, kOneToPmtu, kExactlyPmtu, kEightBytes };
 
 // Extension headers in the order in which they stand on the wire behind the BTH.

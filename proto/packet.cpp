@@ -8,7 +8,6 @@
 #include <cassert>
 #include <cstring>
 #include <tuple>
-#include <utility>
 
 namespace roci::proto {
 namespace {

@@ -1,11 +1,10 @@
-// The RNR NAK timer: 32 codes and the time a requester waits at least [IBTA r1.3 Table 45].
+// The RNR NAK timer: 32 codes and the time a requester waits at least [IBTA Table 45; 48 in another release].
 //
 // Not here: the wait itself (emulator). Plain values, no thread rule.
 #pragma once
 
 #include <array>
 #include <chrono>
-#include <compare>
 #include <cstdint>
 
 namespace roci::proto {

@@ -6,7 +6,7 @@
 using namespace roci::proto;
 using namespace std::chrono_literals;
 
-TEST_CASE("the RNR timer table [IBTA r1.3 Table 45]") {
+TEST_CASE("the RNR timer table [IBTA Table 45; 48 in another release]") {
   CHECK(RnrTimer{0}.wait() == 655360us);
   CHECK(RnrTimer{1}.wait() == 10us);
   CHECK(RnrTimer{12}.wait() == 640us);
