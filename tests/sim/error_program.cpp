@@ -280,7 +280,8 @@ class Program {
 
     // What is posted at the peer before.
     const std::uint32_t recvs = kind_ == kNoRecv ? 0 : random_.between32(1, 5);
-    const std::uint32_t before = random_.between32(0, 4), behind = random_.between32(0, 5);
+    const std::uint32_t before = kind_ == kQpGrantsNothing ? 0 : random_.between32(0, 4),
+                        behind = random_.between32(0, 5);
     SendWr failing = bad(before);
     for (std::uint32_t i = 0; i < recvs; ++i) {
       RecvWr recv{100 + i, {peer.local.sge(0, kBytes)}};

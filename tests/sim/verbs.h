@@ -69,23 +69,23 @@ enum WcFlags : std::uint32_t { kWcWithImm = 2 };
 struct Sge {
   std::uint64_t address = 0;
   std::uint32_t length_bytes = 0;
-  proto::Lkey lkey;
+  proto::Lkey lkey{};
 };
 
 struct SendWr {
   std::uint64_t wr_id = 0;
   std::uint32_t opcode = kWrSend;
   std::uint32_t flags = kSignaled;
-  std::vector<Sge> sges;
+  std::vector<Sge> sges{};
   std::uint64_t remote_address = 0;
-  proto::Rkey rkey;
+  proto::Rkey rkey{};
   std::uint32_t immediate = 0;  // host order
   std::uint64_t compare_add = 0, swap = 0;
 };
 
 struct RecvWr {
   std::uint64_t wr_id = 0;
-  std::vector<Sge> sges;
+  std::vector<Sge> sges{};
 };
 
 struct Mr {
@@ -93,8 +93,8 @@ struct Mr {
   std::uint64_t address = 0;
   std::uint64_t iova = 0;
   std::uint64_t length_bytes = 0;
-  proto::Lkey lkey;
-  proto::Rkey rkey;
+  proto::Lkey lkey{};
+  proto::Rkey rkey{};
 
   // A piece of it, `offset` bytes from its start.
   [[nodiscard]] Sge sge(std::uint64_t offset, std::uint32_t bytes) const {
@@ -127,6 +127,7 @@ class Cq {
   [[nodiscard]] std::optional<emulator::RingCqe> poll();
   [[nodiscard]] std::uint32_t pending();
   [[nodiscard]] emulator::CqHandle handle() const { return handle_; }
+  [[nodiscard]] RingMemory& ring() { return ring_; }  // for hostile tests
 
  private:
   friend class Client;
