@@ -361,6 +361,7 @@ void reset(Shard& shard, Qp& qp) {
   qp.resources.clear();
   qp.resources_pending = false;
   qp.reply = {};
+  qp.headers = {};
   qp.requester.sq_consumer = qp.requester.sq_fetched = qp.requester.send_index = qp.sq.ring.load_producer();
   qp.responder.rq_consumer = qp.rq.ring.load_producer();
   qp.sq.ring.store_consumer(qp.requester.sq_consumer);
@@ -558,6 +559,16 @@ void execute(Shard& shard, CommandId id, Command&& command, Time now) {
     outcome = refuse(std::errc::bad_file_descriptor);
   }
   if (outcome.has_value()) shard.replies.push_back({id, outcome->error, std::move(outcome->body)});
+}
+
+void refresh_paths(Shard& shard, const Nic& nic) {
+  for (const auto& context : shard.contexts) {
+    if (context->nic != nic.id) continue;
+    context->qps.for_each([&](Qp& qp) {
+      if (qp.headers.size() == 0) return;  // not connected
+      if (const auto mac = nic.neighbours.lookup(qp.attributes.av.dgid)) set_path(shard, qp, *mac);
+    });
+  }
 }
 
 void resume_modifies(Shard& shard, Time now) {

@@ -9,6 +9,8 @@ namespace roci::emulator {
 
 // Executes the command; the reply is queued at once, or later if it waits for a neighbour.
 void execute(Shard& shard, CommandId id, Command&& command, Time now);
+// Takes over what the NIC's neighbours told of themselves: connections follow a peer whose MAC has changed.
+void refresh_paths(Shard& shard, const Nic& nic);
 // Looks again at the commands that wait for a neighbour.
 void resume_modifies(Shard& shard, Time now);
 

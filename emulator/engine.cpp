@@ -12,7 +12,6 @@
 #include "emulator/responder.h"
 #include "emulator/shard.h"
 #include "emulator/transmit_batch.h"
-#include "proto/ack_timeout.h"
 #include "proto/roce_view.h"
 
 namespace roci::emulator {
@@ -62,6 +61,7 @@ struct Engine::Impl : Shard {
   DropReason decide(const Frame& frame, ReceivedPacket& packet, Time now);
   void apply(Time now);
 
+  void follow_neighbours(Time now);
   void visit_doorbells(Context& context, std::size_t& budget);
   void poll_error_queues(Time now);
 
@@ -79,17 +79,17 @@ struct Engine::Impl : Shard {
   Duration gap_credit{0};
   bool doorbells_left = false;
   std::size_t doorbell_turn = 0;  // context that is served first
-  std::uint64_t neighbour_changes = 0;
 };
 
 // ---- time ------------------------------------------------------------------------------------------
 
-// The daemon is late if it comes back later than it was due; running timers are not to pay for that.
+// The daemon was away if it comes back later than it was due (which it is not after sleep with nothing to do). Running timers
+// are not to pay for the time since the last pass: answers may have come in it, or their senders have been away, too.
 void Engine::Impl::note_time(Time now) {
   assert(now >= now_);
   if (now_ != Time::min() && now - now_ > config.daemon_gap) {
     const Time due = std::max(now_, next_deadline());
-    if (due < now && now - due > config.daemon_gap) gap_credit += now - due;
+    if (due < now && now - due > config.daemon_gap) gap_credit += now - now_;
   }
   now_ = now;
 }
@@ -100,11 +100,11 @@ void Engine::Impl::credit_gap(Time now) {
   for (const auto& nic : nics)
     ++nic->counters.daemon_gaps;
   timers.postpone_all([&](Qp& qp) {
-    const auto timeout = proto::AckTimeout{qp.attributes.timeout}.duration();
-    if (qp.ack_deadline != kNever && timeout.has_value()) {
-      qp.ack_deadline = std::max(qp.ack_deadline, std::min(qp.ack_deadline + credit, now + *timeout));
+    if (qp.ack_deadline != kNever) {
+      const Time anew = now + ack_wait(qp).value_or(Duration{0});
+      qp.ack_deadline = std::max(qp.ack_deadline, std::min(qp.ack_deadline + credit, anew));
     }
-    return qp.requester.not_before != kNoWait ? std::min(qp.ack_deadline, qp.requester.not_before) : qp.ack_deadline;
+    return qp.next_deadline();
   });
 }
 
@@ -223,6 +223,18 @@ void Engine::Impl::end_pass() {
   completer.publish();
 }
 
+// Commands that wait for a MAC, and connections whose peer has another one now.
+void Engine::Impl::follow_neighbours(Time now) {
+  bool has_changed = false;
+  for (const auto& nic : nics) {
+    const std::uint64_t changes = nic->neighbours.changes();
+    if (std::exchange(nic->seen_changes, changes) == changes) continue;
+    has_changed = true;
+    refresh_paths(*this, *nic);
+  }
+  if (has_changed && !modifying.empty()) resume_modifies(*this, now);
+}
+
 // ---- doorbells -------------------------------------------------------------------------------------
 
 // Swaps words of the two-level bitmap to zero and visits the bits that were set, while `budget` lasts.
@@ -256,7 +268,10 @@ void Engine::Impl::visit_doorbells(Context& context, std::size_t& budget) {
 }
 
 void Engine::Impl::poll_error_queues(Time now) {
-  if (in_error.is_empty()) return;
+  if (in_error.is_empty()) {
+    error_poll_at = kNever;
+    return;
+  }
   bool found = false;
   Qp* const first = &in_error.front();
   for (std::size_t visits = 0; visits < kMaxDoorbellVisits; ++visits) {
@@ -389,7 +404,7 @@ void Engine::on_frames(std::span<const Frame> rx, Time now) {
   for (; !rx.empty(); rx = rx.subspan(std::min(rx.size(), kMaxRxBurst))) {
     impl_->receive(rx.first(std::min(rx.size(), kMaxRxBurst)), now);
   }
-  if (!impl_->modifying.empty()) resume_modifies(*impl_, now);
+  impl_->follow_neighbours(now);
 }
 
 std::span<const DropReason> Engine::verdicts() const { return impl_->verdicts; }
@@ -419,7 +434,8 @@ void Engine::on_timers(Time now) {
   }
   for (const auto& nic : engine.nics)
     nic->neighbours.on_timers(now);
-  if (!engine.modifying.empty()) resume_modifies(engine, now);
+  engine.follow_neighbours(now);
+  if (engine.error_poll_at <= now) engine.poll_error_queues(now);
   engine.end_pass();
 }
 

@@ -5,6 +5,7 @@
 // or committed. Not here: any rule. Thread rule: the engine's thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -155,6 +156,10 @@ struct Qp {
     requester = saved.requester;
     responder = saved.responder;
     failed = saved.failed;
+  }
+  // When on_requester_timer() has something to do.
+  [[nodiscard]] Time next_deadline() const {
+    return requester.not_before != kNoWait ? std::min(ack_deadline, requester.not_before) : ack_deadline;
   }
   // What becomes of the QP in this batch counts already.
   [[nodiscard]] bool can_receive() const {

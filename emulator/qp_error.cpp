@@ -56,6 +56,7 @@ void enter_error(Shard& shard, Qp& qp, bool keep_responses) {
   qp.requester.not_before = kNoWait;
   shard.update_timer(qp);
   shard.error_poll_interval = kMinErrorPoll;
+  shard.error_poll_at = Time::min();
   if (qp.responder.has_receive) {  // taken by a message that will not end
     qp.responder.has_receive = false;
     flush_one(shard, qp, *qp.recv_cq, qp.rq[qp.rq.ring.distance(1, qp.responder.rq_consumer)].wr_id);

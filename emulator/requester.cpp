@@ -125,13 +125,9 @@ void plan_atomic_request(Qp& qp, const SendWqe& wqe, TransmitBatch& batch) {
   r.send_psn = r.send_psn.plus(1);
 }
 
-Duration ack_timeout_of(const Qp& qp) {
-  return proto::AckTimeout{qp.attributes.timeout}.duration().value_or(Duration::max());
-}
-
 void start_ack_timer(Qp& qp, Time now) {
-  const Duration timeout = ack_timeout_of(qp);
-  qp.ack_deadline = timeout == Duration::max() ? kNever : now + timeout;  // [IBTA C9-140]
+  const std::optional<Duration> wait = ack_wait(qp);
+  qp.ack_deadline = wait.has_value() ? now + *wait : kNever;
 }
 
 }  // namespace
@@ -441,6 +437,12 @@ void fail_scatter(Shard& shard, Qp& qp, const ReceivedPacket& packet) {
 }
 
 // ---- time ------------------------------------------------------------------------------------------
+
+std::optional<Duration> ack_wait(const Qp& qp) {
+  const std::optional<Duration> timeout = proto::AckTimeout{qp.attributes.timeout}.duration();
+  if (!timeout.has_value()) return std::nullopt;
+  return *timeout + *timeout / 4;
+}
 
 void on_requester_timer(Shard& shard, Qp& qp, Time now) {
   Requester& r = qp.requester;

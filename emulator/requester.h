@@ -5,6 +5,8 @@
 // the copy to put back. Thread rule: the engine's thread.
 #pragma once
 
+#include <optional>
+
 #include "emulator/receive_batch.h"
 #include "emulator/shard.h"
 #include "emulator/transmit_batch.h"
@@ -26,6 +28,9 @@ void apply_response(Shard& shard, Qp& qp, const ReceivedPacket& packet, Time now
 // Its data could not be written. The QP's state is as it was before the packet.
 void fail_scatter(Shard& shard, Qp& qp, const ReceivedPacket& packet);
 
+// How long it waits for an acknowledgement; nothing: for ever. The local ACK timeout T is what the standard lets it wait at
+// least, 4 T at most [IBTA C9-140]; a quarter more leaves room for a busy host.
+[[nodiscard]] std::optional<Duration> ack_wait(const Qp& qp);
 // Expired ACK timer and RNR wait.
 void on_requester_timer(Shard& shard, Qp& qp, Time now);
 // In SQD: raises SQ_DRAINED once nothing is in flight.

@@ -51,6 +51,7 @@ struct Nic {
   proto::PathMtu mtu;
   bool is_up;
   NeighbourCache neighbours;
+  std::uint64_t seen_changes = 0;  // of the neighbours
   Counters counters;
   std::uint32_t qp_count = 0, cq_count = 0, mr_count = 0, pd_count = 0;
 };
@@ -72,11 +73,8 @@ struct Shard {
   [[nodiscard]] Nic& nic_of(const Qp& qp) { return *nics[qp.nic.index]; }
   // The QP may have something to send.
   void activate(Qp& qp) { ready.push_back(qp.ready_node); }
-  // To be called whenever one of the two deadlines changed.
-  void update_timer(Qp& qp) {
-    timers.set(qp, qp.requester.not_before != kNoWait ? std::min(qp.ack_deadline, qp.requester.not_before)
-                                                      : qp.ack_deadline);
-  }
+  // To be called whenever the QP's deadline may have changed.
+  void update_timer(Qp& qp) { timers.set(qp, qp.next_deadline()); }
 
   EngineConfig config;
   Memory& memory;
