@@ -42,7 +42,8 @@ void Completer::publish() {
 void Completer::publish(CompletionQueue& cq) {
   cq.ring.store_producer(cq.producer);
   const bool has_solicited = std::exchange(cq.has_solicited, false);
-  // The application arms, then looks at the ring once more; so the producer must be visible before the arm is read.
+  // The application arms, then looks at the ring once more; so the producer must be visible before the arm is
+  // read.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   std::uint32_t* const word = &cq.context->control->cq_arm[cq.handle];
   const auto armed = static_cast<CqArm>(__atomic_load_n(word, __ATOMIC_RELAXED));

@@ -73,8 +73,9 @@ Outcome dealloc_pd(Shard& shard, Context& context, PdHandle handle) {
   return {};
 }
 
-constexpr std::uint32_t kKnownAccess = kAccessLocalWrite | kAccessRemoteWrite | kAccessRemoteRead | kAccessRemoteAtomic |
-                                       kAccessMwBind | kAccessZeroBased | kAccessHugeTlb;
+constexpr std::uint32_t kKnownAccess = kAccessLocalWrite | kAccessRemoteWrite | kAccessRemoteRead |
+                                       kAccessRemoteAtomic | kAccessMwBind | kAccessZeroBased |
+                                       kAccessHugeTlb;
 
 std::errc check_access_flags(std::uint32_t access) {
   access &= ~kAccessOptionalMask;
@@ -92,7 +93,8 @@ Outcome reg_mr(Shard& shard, Context& context, const RegMr& command) {
   if (const std::errc error = check_access_flags(command.access); error != std::errc{}) return refuse(error);
   const std::uint64_t last = command.length_bytes - 1;
   const bool wraps = command.length_bytes == 0 || command.address + last < last || command.iova + last < last;
-  if (wraps || command.length_bytes > shard.config.limits.max_mr_bytes) return refuse(std::errc::invalid_argument);
+  if (wraps || command.length_bytes > shard.config.limits.max_mr_bytes)
+    return refuse(std::errc::invalid_argument);
   Nic& nic = *shard.nics[context.nic.index];
   if (nic.mr_count == shard.config.limits.max_mr) return refuse(std::errc::not_enough_memory);
   ++nic.mr_count;
@@ -129,7 +131,8 @@ Outcome dereg_mr(Shard& shard, Context& context, MrHandle handle) {
 Outcome create_cq(Shard& shard, Context& context, const CreateCq& command) {
   const DeviceLimits& limits = shard.config.limits;
   const bool is_power = command.slots != 0 && (command.slots & (command.slots - 1)) == 0;
-  if (!is_power || command.slots > std::bit_ceil(limits.max_cqe + 1)) return refuse(std::errc::invalid_argument);
+  if (!is_power || command.slots > std::bit_ceil(limits.max_cqe + 1))
+    return refuse(std::errc::invalid_argument);
   const RingShape shape{kLog2CqeBytes, command.slots};
   if (!fits<RingHeader>(command.ring, shape.bytes())) return refuse(std::errc::invalid_argument);
   Nic& nic = *shard.nics[context.nic.index];
@@ -178,13 +181,15 @@ std::errc check_capabilities(const DeviceLimits& limits, const QpCapabilities& c
 }
 
 Outcome create_qp(Shard& shard, Context& context, const CreateQp& command) {
-  if (command.type != static_cast<std::uint32_t>(QpType::kRc)) return refuse(std::errc::operation_not_supported);
+  if (command.type != static_cast<std::uint32_t>(QpType::kRc))
+    return refuse(std::errc::operation_not_supported);
   Pd* const pd = context.pds.find(command.pd.value);
   CompletionQueue* const send_cq = context.cqs.find(command.send_cq.value);
   CompletionQueue* const recv_cq = context.cqs.find(command.recv_cq.value);
   const QpCapabilities& cap = command.capabilities;
   if (pd == nullptr || send_cq == nullptr || recv_cq == nullptr) return refuse(std::errc::invalid_argument);
-  if (const std::errc error = check_capabilities(shard.config.limits, cap); error != std::errc{}) return refuse(error);
+  if (const std::errc error = check_capabilities(shard.config.limits, cap); error != std::errc{})
+    return refuse(error);
   const RingShape send_shape = send_ring_shape(cap);
   const RingShape recv_shape = recv_ring_shape(cap);
   if (!fits<RingHeader>(command.send_ring, send_shape.bytes()) ||
@@ -192,11 +197,13 @@ Outcome create_qp(Shard& shard, Context& context, const CreateQp& command) {
     return refuse(std::errc::invalid_argument);
   }
   Nic& nic = *shard.nics[context.nic.index];
-  const std::size_t send_tail = std::max<std::size_t>(cap.max_send_sge * sizeof(RingSge), cap.max_inline_bytes);
+  const std::size_t send_tail =
+      std::max<std::size_t>(cap.max_send_sge * sizeof(RingSge), cap.max_inline_bytes);
   const std::size_t recv_tail = cap.max_recv_sge * sizeof(RingSge);
   const std::uint64_t bytes = WorkQueue<SendWqe>::bytes_needed(send_shape, send_tail) +
                               WorkQueue<RecvWqe>::bytes_needed(recv_shape, recv_tail);
-  const bool is_full = nic.qp_count == shard.config.limits.max_qp || context.qps.next_handle() >= kMaxQpsPerContext;
+  const bool is_full =
+      nic.qp_count == shard.config.limits.max_qp || context.qps.next_handle() >= kMaxQpsPerContext;
   if (is_full || context.private_bytes + bytes > shard.config.context_memory_bytes) {
     return refuse(std::errc::not_enough_memory);
   }
@@ -302,7 +309,8 @@ std::errc check_values(const Shard& shard, const Nic& nic, std::uint32_t mask, c
   return (mask & kQpAv) != 0 ? check_address(nic, a.av) : std::errc{};
 }
 
-// The source port of a connection: constant, so that its packets stay in order, and spread, so that paths are shared.
+// The source port of a connection: constant, so that its packets stay in order, and spread, so that paths are
+// shared.
 std::uint16_t source_port(const Qp& qp, proto::Qpn remote, std::uint32_t flow_label) {
   std::uint64_t value = flow_label;
   if (value == 0) {
@@ -441,13 +449,15 @@ std::optional<Outcome> try_modify(Shard& shard, Qp& qp, const ModifyQp& command,
   return std::nullopt;
 }
 
-std::optional<Outcome> modify_qp(Shard& shard, Context& context, CommandId id, const ModifyQp& command, Time now) {
+std::optional<Outcome> modify_qp(Shard& shard, Context& context, CommandId id, const ModifyQp& command,
+                                 Time now) {
   Qp* const qp = context.qps.find(command.qp.value);
   if (qp == nullptr) return refuse(std::errc::invalid_argument);
   const QpState target = target_of(*qp, command);
   if (qp->is_modifying) {
     // What ends the connection need not wait; anything else must.
-    if (target != QpState::kReset && target != QpState::kErr) return refuse(std::errc::device_or_resource_busy);
+    if (target != QpState::kReset && target != QpState::kErr)
+      return refuse(std::errc::device_or_resource_busy);
     cancel_modify(shard, *qp);
     qp->is_modifying = false;
   }
@@ -503,12 +513,21 @@ Outcome inspect(const Shard& shard) {
         {context.id, context.nic, context.client, static_cast<std::uint32_t>(context.pds.size())});
     context.qps.for_each([&](const Qp& qp) { snapshot->qps.push_back(snapshot_of(qp)); });
     context.regions.for_each([&](const MemoryRegion& region) {
-      snapshot->mrs.push_back({context.id, {region.handle}, {region.pd->handle}, proto::Rkey{region.key}, region.iova,
-                               region.length_bytes, region.access});
+      snapshot->mrs.push_back({context.id,
+                               {region.handle},
+                               {region.pd->handle},
+                               proto::Rkey{region.key},
+                               region.iova,
+                               region.length_bytes,
+                               region.access});
     });
     context.cqs.for_each([&](const CompletionQueue& cq) {
-      snapshot->cqs.push_back({context.id, {cq.handle}, cq.ring.slots(),
-                               cq.ring.distance(cq.ring.load_consumer(), cq.producer), cq.completions, cq.is_overrun});
+      snapshot->cqs.push_back({context.id,
+                               {cq.handle},
+                               cq.ring.slots(),
+                               cq.ring.distance(cq.ring.load_consumer(), cq.producer),
+                               cq.completions,
+                               cq.is_overrun});
     });
   }
   for (const auto& nic : shard.nics)

@@ -83,8 +83,9 @@ struct Engine::Impl : Shard {
 
 // ---- time ------------------------------------------------------------------------------------------
 
-// The daemon was away if it comes back later than it was due (which it is not after sleep with nothing to do). Running timers
-// are not to pay for the time since the last pass: answers may have come in it, or their senders have been away, too.
+// The daemon was away if it comes back later than it was due (which it is not after sleep with nothing to
+// do). Running timers are not to pay for the time since the last pass: answers may have come in it, or their
+// senders have been away, too.
 void Engine::Impl::note_time(Time now) {
   assert(now >= now_);
   if (now_ != Time::min() && now - now_ > config.daemon_gap) {
@@ -135,7 +136,8 @@ void Engine::Impl::receive(std::span<const Frame> frames, Time now) {
   for (std::size_t i = 0; i < frames.size(); ++i) {
     const DropReason verdict = batch.packets[i].verdict;
     verdicts.push_back(verdict);
-    if (frames[i].nic.index < nics.size()) ++nics[frames[i].nic.index]->counters.dropped[static_cast<std::size_t>(verdict)];
+    if (frames[i].nic.index < nics.size())
+      ++nics[frames[i].nic.index]->counters.dropped[static_cast<std::size_t>(verdict)];
   }
 }
 
@@ -172,7 +174,8 @@ DropReason Engine::Impl::decide(const Frame& frame, ReceivedPacket& packet, Time
     ++counters.cnp_received;
     return DropReason::kAccepted;
   }
-  if (info.service != proto::Service::kRc) return is_reserved ? DropReason::kUnknownOpcode : DropReason::kWrongService;
+  if (info.service != proto::Service::kRc)
+    return is_reserved ? DropReason::kUnknownOpcode : DropReason::kWrongService;
   if (!qp->can_receive()) return DropReason::kQpState;
   if (!is_own || !is_same(view.source, qp->attributes.av.dgid)) return DropReason::kWrongPeer;
   if (!matches_default_pkey(view.bth.pkey)) return DropReason::kBadPkey;
@@ -303,7 +306,8 @@ void Engine::Impl::plan_burst(std::uint64_t blocked) {
     }
     nic->counters.arp_replies_sent = nic->neighbours.replies_sent();
   }
-  for (std::size_t visits = 0; visits < kMaxTransmitVisits && !burst.is_full() && !ready.is_empty(); ++visits) {
+  for (std::size_t visits = 0; visits < kMaxTransmitVisits && !burst.is_full() && !ready.is_empty();
+       ++visits) {
     Qp& qp = ready.front();
     if ((blocked >> qp.nic.index & 1) != 0) {
       ready.rotate(qp.ready_node);
@@ -315,8 +319,8 @@ void Engine::Impl::plan_burst(std::uint64_t blocked) {
   }
 }
 
-// A QP's turn in the deficit round robin: a quantum for its responses and one for its requests. False: it has nothing more
-// to send now.
+// A QP's turn in the deficit round robin: a quantum for its responses and one for its requests. False: it has
+// nothing more to send now.
 bool Engine::Impl::plan_turn(Qp& qp) {
   const auto spend = [&](std::int32_t& deficit, auto plan) {
     if (deficit <= 0) deficit += kQuantumBytes;
@@ -330,12 +334,15 @@ bool Engine::Impl::plan_turn(Qp& qp) {
     }
     return true;
   };
-  const bool more_responses = spend(qp.response_deficit_bytes, [&] { return plan_response(*this, qp, burst); });
-  const bool more_requests = spend(qp.request_deficit_bytes, [&] { return plan_request(*this, qp, burst, now_); });
+  const bool more_responses =
+      spend(qp.response_deficit_bytes, [&] { return plan_response(*this, qp, burst); });
+  const bool more_requests =
+      spend(qp.request_deficit_bytes, [&] { return plan_request(*this, qp, burst, now_); });
   return more_responses || more_requests;
 }
 
-// The payload of this packet could not be read: it and what was planned behind it in that half of the QP is void.
+// The payload of this packet could not be read: it and what was planned behind it in that half of the QP is
+// void.
 void Engine::Impl::void_behind(PlannedPacket& packet) {
   Qp& qp = *packet.qp;
   ++nic_of(qp).counters.memory_faults;
@@ -355,7 +362,8 @@ void Engine::Impl::seal(const PlannedPacket& packet, TxFrame& frame) {
   const std::span<const std::byte> covered{frame.data, packet.length_bytes - kIcrcBytes};
   const std::size_t head = std::min(covered.size(), kMaskedBytes);
   proto::Icrc icrc = packet.qp->headers.icrc_over(covered.first(head));
-  icrc.update(covered.subspan(head)).store(std::span<std::byte, kIcrcBytes>{frame.data + covered.size(), kIcrcBytes});
+  icrc.update(covered.subspan(head))
+      .store(std::span<std::byte, kIcrcBytes>{frame.data + covered.size(), kIcrcBytes});
 }
 
 std::size_t Engine::Impl::finish_burst(Time now) {
@@ -395,7 +403,8 @@ std::size_t Engine::Impl::finish_burst(Time now) {
 
 // ---- the interface ---------------------------------------------------------------------------------
 
-Engine::Engine(EngineConfig config, Memory& memory) : impl_(std::make_unique<Impl>(std::move(config), memory)) {}
+Engine::Engine(EngineConfig config, Memory& memory)
+    : impl_(std::make_unique<Impl>(std::move(config), memory)) {}
 Engine::~Engine() = default;
 
 void Engine::on_frames(std::span<const Frame> rx, Time now) {
@@ -479,7 +488,8 @@ void Engine::on_link(NicId nic, bool up, Time now) {
   impl_->note_time(now);
   if (nic.index >= impl_->nics.size() || std::exchange(impl_->nics[nic.index]->is_up, up) == up) return;
   for (const auto& context : impl_->contexts) {
-    if (context->nic == nic) impl_->events.raise(context->port_events, up ? EventKind::kPortActive : EventKind::kPortErr);
+    if (context->nic == nic)
+      impl_->events.raise(context->port_events, up ? EventKind::kPortActive : EventKind::kPortErr);
   }
 }
 

@@ -1,8 +1,9 @@
-// Events on their way to the clients: each object remembers what is pending, so the queue never grows beyond the
-// objects, however often something happens.
+// Events on their way to the clients: each object remembers what is pending, so the queue never grows beyond
+// the objects, however often something happens.
 //
-// At most one completion event and one of each asynchronous kind wait per object; the number handed out is counted for
-// the object, as destroying it must wait for that many acknowledgements. Thread rule: the engine's thread.
+// At most one completion event and one of each asynchronous kind wait per object; the number handed out is
+// counted for the object, as destroying it must wait for that many acknowledgements. Thread rule: the
+// engine's thread.
 #pragma once
 
 #include <bit>

@@ -1,7 +1,7 @@
 // A map from unpredictable 32-bit numbers (QPNs, keys) to objects: open addressing, one cache line a lookup.
 //
-// The numbers come from Dice, so their low bits are as good as a hash. Grows on insert, which is a command and may
-// allocate; find() never does. Owns nothing. Thread rule: one owner.
+// The numbers come from Dice, so their low bits are as good as a hash. Grows on insert, which is a command
+// and may allocate; find() never does. Owns nothing. Thread rule: one owner.
 #pragma once
 
 #include <cstddef>

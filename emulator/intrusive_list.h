@@ -1,7 +1,7 @@
 // A doubly linked list through a node that its elements carry: FIFO queues of QPs and CQs without allocation.
 //
-// An element is in at most one list per node, and leaves it when the node is destroyed. Not a container: it owns
-// nothing. Thread rule: one owner.
+// An element is in at most one list per node, and leaves it when the node is destroyed. Not a container: it
+// owns nothing. Thread rule: one owner.
 #pragma once
 
 namespace roci::emulator {

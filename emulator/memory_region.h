@@ -1,7 +1,8 @@
 // Memory regions: what a key grants, and the one check that every access goes through.
 //
 // Keys are looked up again for each packet, so a region is never touched once it was deregistered
-// [IBTA, memory regions: access checks]. Not here: reaching the memory (memory.h). Thread rule: the engine's thread.
+// [IBTA, memory regions: access checks]. Not here: reaching the memory (memory.h). Thread rule: the engine's
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -48,8 +49,8 @@ class KeyTable {
   void erase(const MemoryRegion& region) { regions_.erase(region.key); }
   [[nodiscard]] bool contains(std::uint32_t key) const { return regions_.find(key) != nullptr; }
 
-  // True, and `where` is set, if `key` names a region of `pd` [IBTA C10-56] that grants `access` [IBTA C10-57] to all of
-  // the range.
+  // True, and `where` is set, if `key` names a region of `pd` [IBTA C10-56] that grants `access` [IBTA
+  // C10-57] to all of the range.
   [[nodiscard]] bool resolve(const Pd* pd, std::uint32_t key, std::uint32_t access, std::uint64_t iova,
                              std::uint64_t length_bytes, Location& where) const {
     const MemoryRegion* region = regions_.find(key);

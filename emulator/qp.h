@@ -1,8 +1,9 @@
-// A queue pair: attributes, the state of its requester and of its responder, its queues and its place in lists.
+// A queue pair: attributes, the state of its requester and of its responder, its queues and its place in
+// lists.
 //
-// Requester and Responder are plain values: a batch of frames or a burst being planned changes them ahead of the memory
-// operations, and puts the saved copy back where an operation failed. Everything else changes only when a packet is applied
-// or committed. Not here: any rule. Thread rule: the engine's thread.
+// Requester and Responder are plain values: a batch of frames or a burst being planned changes them ahead of
+// the memory operations, and puts the saved copy back where an operation failed. Everything else changes only
+// when a packet is applied or committed. Not here: any rule. Thread rule: the engine's thread.
 #pragma once
 
 #include <algorithm>
@@ -30,8 +31,9 @@ inline constexpr Time kNoWait = Time::min();
   return (to.value() - from.value()) & proto::Psn::kMask;
 }
 
-// Send WQEs are named by their index in the ring: [sq_consumer, sq_fetched) are copied and not completed, `send_index` is the
-// one to send from next. oldest_unacked_psn lies in the WQE at sq_consumer, send_psn in the one at send_index.
+// Send WQEs are named by their index in the ring: [sq_consumer, sq_fetched) are copied and not completed,
+// `send_index` is the one to send from next. oldest_unacked_psn lies in the WQE at sq_consumer, send_psn in
+// the one at send_index.
 struct Requester {
   std::uint32_t sq_consumer = 0;
   std::uint32_t sq_fetched = 0;
@@ -44,9 +46,9 @@ struct Requester {
   std::uint32_t packets_since_ack_request = 0;
   std::uint8_t retries_left = 0;
   std::uint8_t rnr_retries_left = 0;
-  bool went_back = false;       // already, for the gap at went_back_psn
+  bool went_back = false;  // already, for the gap at went_back_psn
   proto::Psn went_back_psn;
-  Time not_before = kNoWait;    // RNR wait; pacing belongs here too
+  Time not_before = kNoWait;  // RNR wait; pacing belongs here too
 
   [[nodiscard]] std::uint32_t in_flight() const { return steps(oldest_unacked_psn, next_psn); }
 };
@@ -64,7 +66,8 @@ struct Responder {
   std::uint32_t write_length_bytes = 0;
   std::uint64_t write_address = 0;  // of the message's first byte
   proto::Rkey write_rkey;
-  std::uint32_t resource_tail = 0;  // counts READs and ATOMICs taken; the newest is resources[(tail - 1) % size]
+  std::uint32_t resource_tail =
+      0;  // counts READs and ATOMICs taken; the newest is resources[(tail - 1) % size]
 };
 
 struct Speculation {
@@ -81,9 +84,9 @@ struct ResponderResource {
   bool is_replay = false;   // asked for again
   proto::Psn first_psn;
   std::uint32_t psn_count = 1;
-  proto::Psn run_psn;   // READ: where this run of responses starts (a retry starts later)
-  proto::Psn send_psn;  // next response
-  proto::Psn end_psn;   // behind the run
+  proto::Psn run_psn;               // READ: where this run of responses starts (a retry starts later)
+  proto::Psn send_psn;              // next response
+  proto::Psn end_psn;               // behind the run
   std::uint32_t run_end_bytes = 0;  // of the message
   std::uint64_t address = 0;
   std::uint64_t original = 0;  // ATOMIC
@@ -116,7 +119,7 @@ struct Qp {
   QpType type = QpType::kRc;
   QpState state = QpState::kReset;
   bool signal_all = false;
-  bool is_modifying = false;   // a ModifyQp waits for the neighbour
+  bool is_modifying = false;      // a ModifyQp waits for the neighbour
   bool answers_in_error = false;  // in ERR: what the responder still owes, up to the NAK, is sent
   bool drained_raised = false;    // SQ_DRAINED was raised in this SQD
   QpAttributes attributes;
@@ -131,7 +134,7 @@ struct Qp {
 
   Requester requester;
   Responder responder;
-  bool failed = false;  // see Speculation
+  bool failed = false;                       // see Speculation
   std::vector<ResponderResource> resources;  // max_dest_rd_atomic of them
   bool resources_pending = false;            // a search may find a pending one
   PendingReply reply;
@@ -165,7 +168,9 @@ struct Qp {
   [[nodiscard]] bool can_receive() const {
     return !failed && (state == QpState::kRtr || state == QpState::kRts || state == QpState::kSqd);
   }
-  [[nodiscard]] bool can_send() const { return !failed && (state == QpState::kRts || state == QpState::kSqd); }
+  [[nodiscard]] bool can_send() const {
+    return !failed && (state == QpState::kRts || state == QpState::kSqd);
+  }
   [[nodiscard]] bool is_retransmitting() const { return requester.send_psn != requester.next_psn; }
 };
 

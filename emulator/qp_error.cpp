@@ -39,7 +39,8 @@ bool is_local(WcStatus status) {
 void set_state(Shard& shard, Qp& qp, QpState state) {
   qp.state = state;
   qp.attributes.state = state;
-  __atomic_store_n(&qp.context->control->qp_state[qp.handle], static_cast<std::uint8_t>(state), __ATOMIC_RELEASE);
+  __atomic_store_n(&qp.context->control->qp_state[qp.handle], static_cast<std::uint8_t>(state),
+                   __ATOMIC_RELEASE);
   if (state != QpState::kErr) qp.error_node.unlink();
   if (state == QpState::kErr) shard.in_error.push_back(qp.error_node);
 }
@@ -77,7 +78,9 @@ void complete_send(Shard& shard, Qp& qp, std::uint32_t index, WcStatus status) {
 void fail_send(Shard& shard, Qp& qp, WcStatus status) {
   Requester& r = qp.requester;
   Counters& counters = shard.nic_of(qp).counters;
-  ++(is_local(status) ? counters.local_errors : is_exhausted(status) ? counters.retry_exceeded : counters.remote_errors);
+  ++(is_local(status)       ? counters.local_errors
+     : is_exhausted(status) ? counters.retry_exceeded
+                            : counters.remote_errors);
   complete_send(shard, qp, r.sq_consumer, status);
   r.sq_consumer = qp.sq.ring.after(r.sq_consumer);
   qp.sq.ring.store_consumer(r.sq_consumer);

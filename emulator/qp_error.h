@@ -1,7 +1,8 @@
-// The way into ERR and out of the queues: error completions, flushing, and what an overrun CQ does to its QPs.
+// The way into ERR and out of the queues: error completions, flushing, and what an overrun CQ does to its
+// QPs.
 //
-// Every work request completes exactly once: with success or the error that happened to it, or flushed [IBTA C10-42].
-// Thread rule: the engine's thread.
+// Every work request completes exactly once: with success or the error that happened to it, or flushed [IBTA
+// C10-42]. Thread rule: the engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@ namespace roci::emulator {
 
 // Sets the state where the application's shim sees it, too.
 void set_state(Shard& shard, Qp& qp, QpState state);
-// To ERR: the queues are flushed from now on. Pending responses are dropped, unless `keep_responses` (the responder found
-// the error, and what came before is still answered).
+// To ERR: the queues are flushed from now on. Pending responses are dropped, unless `keep_responses` (the
+// responder found the error, and what came before is still answered).
 void enter_error(Shard& shard, Qp& qp, bool keep_responses = false);
 // Completes the send WQE at the head of the queue; the CQE is left out if nobody asked for it.
 void complete_send(Shard& shard, Qp& qp, std::uint32_t index, WcStatus status);

@@ -14,7 +14,8 @@ struct Transition {
   std::uint32_t optional;
 };
 
-constexpr std::uint32_t kRecoverable = kQpCurState | kQpAltPath | kQpAccessFlags | kQpMinRnrTimer | kQpPathMigState;
+constexpr std::uint32_t kRecoverable =
+    kQpCurState | kQpAltPath | kQpAccessFlags | kQpMinRnrTimer | kQpPathMigState;
 
 // kReset and kErr as targets need nothing and are reached from everywhere; they are not listed.
 constexpr Transition kTransitions[] = {
@@ -29,8 +30,8 @@ constexpr Transition kTransitions[] = {
     {QpType::kRc, QpState::kRts, QpState::kSqd, 0, kQpEnSqdAsyncNotify},
     {QpType::kRc, QpState::kSqd, QpState::kRts, 0, kRecoverable},
     {QpType::kRc, QpState::kSqd, QpState::kSqd, 0,
-     kRecoverable | kQpPort | kQpAv | kQpTimeout | kQpRetryCnt | kQpRnrRetry | kQpMaxQpRdAtomic | kQpMaxDestRdAtomic |
-         kQpPkeyIndex},
+     kRecoverable | kQpPort | kQpAv | kQpTimeout | kQpRetryCnt | kQpRnrRetry | kQpMaxQpRdAtomic |
+         kQpMaxDestRdAtomic | kQpPkeyIndex},
 };
 
 }  // namespace
@@ -39,9 +40,9 @@ bool is_transition_allowed(QpType type, QpState from, QpState to, std::uint32_t 
   mask &= ~static_cast<std::uint32_t>(kQpState);
   if (from == QpState::kDestroyed || to == QpState::kDestroyed) return false;
   if (to == QpState::kReset || to == QpState::kErr) return mask == 0 || mask == kQpCurState;
-  const auto* const found = std::find_if(std::begin(kTransitions), std::end(kTransitions), [&](const Transition& t) {
-    return t.type == type && t.from == from && t.to == to;
-  });
+  const auto* const found =
+      std::find_if(std::begin(kTransitions), std::end(kTransitions),
+                   [&](const Transition& t) { return t.type == type && t.from == from && t.to == to; });
   if (found == std::end(kTransitions)) return false;
   return (mask & found->required) == found->required && (mask & ~(found->required | found->optional)) == 0;
 }

@@ -1,8 +1,9 @@
 // One batch of received packets between deciding and applying: verdict, saved state and effects of each.
 //
-// Packets are decided in order against the QP's speculative state, their memory operations run in one batch, then they are
-// applied in order. Where an operation of packet k of a QP fails, the state saved before k comes back, k gets its error,
-// and what is behind it in the same QP is cancelled. Thread rule: the engine's thread.
+// Packets are decided in order against the QP's speculative state, their memory operations run in one batch,
+// then they are applied in order. Where an operation of packet k of a QP fails, the state saved before k
+// comes back, k gets its error, and what is behind it in the same QP is cancelled. Thread rule: the engine's
+// thread.
 #pragma once
 
 #include <array>
@@ -24,13 +25,13 @@ struct RequestEffect {
   bool takes_receive = false;      // the ring's consumer follows rq_consumer
   bool completes_receive = false;  // with the fields below
   bool is_immediate = false;
-  bool wakes = false;              // solicited event
-  bool establishes = false;        // the first packet since RTR
-  bool is_fatal = false;           // the QP goes to ERR
-  bool queues_resource = false;    // a READ or ATOMIC was accepted: its response is the acknowledgement
+  bool wakes = false;            // solicited event
+  bool establishes = false;      // the first packet since RTR
+  bool is_fatal = false;         // the QP goes to ERR
+  bool queues_resource = false;  // a READ or ATOMIC was accepted: its response is the acknowledgement
   WcStatus status = WcStatus::kSuccess;
   WcOpcode opcode = WcOpcode::kReceive;
-  std::uint32_t rq_consumer = 0;   // after this packet
+  std::uint32_t rq_consumer = 0;  // after this packet
   std::uint32_t byte_len = 0;
   std::uint32_t immediate = 0;
   std::int32_t atomic_resource = -1;  // where the original value goes
@@ -42,9 +43,9 @@ struct RequestEffect {
 struct ResponseEffect {
   std::uint32_t first_done = 0;  // index of the first WQE that completes with success
   std::uint32_t done_count = 0;
-  bool is_head_done_by_data = false;  // the last of them
-  bool is_progress = false;      // something was acknowledged for the first time
-  bool restarts = false;         // the cursor went back: the ACK timer starts with the next packet
+  bool is_head_done_by_data = false;    // the last of them
+  bool is_progress = false;             // something was acknowledged for the first time
+  bool restarts = false;                // the cursor went back: the ACK timer starts with the next packet
   WcStatus error = WcStatus::kSuccess;  // of the WQE behind those; the QP goes to ERR
 };
 

@@ -75,11 +75,13 @@ bool plan_message_packet(Shard& shard, Qp& qp, const SendWqe& wqe, TransmitBatch
   std::byte* const payload = batch.next_data() + qp.headers.size() + info.extension_bytes;
   if (wqe.is_inline()) {
     std::memcpy(payload, qp.sq.tail(r.send_index) + offset, chunk);
-  } else if (!add_sge_ops(shard, qp, qp.sq.sges(r.send_index), SgeUse::kGather, offset, chunk, payload, false, batch.ops)) {
+  } else if (!add_sge_ops(shard, qp, qp.sq.sges(r.send_index), SgeUse::kGather, offset, chunk, payload, false,
+                          batch.ops)) {
     return false;
   }
   // On each message's last packet, and so often within one that the window cannot close without.
-  const bool ack_request = is_last || ++r.packets_since_ack_request >= std::max(1U, shard.config.window_packets / 2);
+  const bool ack_request =
+      is_last || ++r.packets_since_ack_request >= std::max(1U, shard.config.window_packets / 2);
   if (ack_request) r.packets_since_ack_request = 0;
   const bool solicited = is_last && (wqe.flags & kSendSolicited) != 0 &&
                          (wqe.operation == Operation::kSend || wqe.has_immediate);
@@ -114,7 +116,8 @@ void plan_read_request(Qp& qp, const SendWqe& wqe, TransmitBatch& batch) {
 void plan_atomic_request(Qp& qp, const SendWqe& wqe, TransmitBatch& batch) {
   Requester& r = qp.requester;
   const Requester before = r;
-  const Opcode opcode = wqe.operation == Operation::kCompareSwap ? Opcode::kRcCompareSwap : Opcode::kRcFetchAdd;
+  const Opcode opcode =
+      wqe.operation == Operation::kCompareSwap ? Opcode::kRcCompareSwap : Opcode::kRcFetchAdd;
   std::byte* const at = batch.start_packet(qp, opcode, r.send_psn, proto::AtomicEth::kSize, true, false);
   emit_extension(at, proto::AtomicEth{wqe.remote_address, wqe.rkey, wqe.swap_or_add,
                                       wqe.operation == Operation::kCompareSwap ? wqe.compare : 0});
@@ -183,8 +186,8 @@ void fail_gather(Shard& shard, Qp& qp) {
 
 namespace {
 
-// Sends again from the oldest unacknowledged packet, once for each gap: the packets that were on their way then
-// report the same gap again. False: the retries are used up.
+// Sends again from the oldest unacknowledged packet, once for each gap: the packets that were on their way
+// then report the same gap again. False: the retries are used up.
 bool go_back(Qp& qp, ResponseEffect& effect) {
   Requester& r = qp.requester;
   if (r.went_back && r.went_back_psn == r.oldest_unacked_psn) return true;
@@ -222,8 +225,8 @@ void note_progress(Qp& qp, ResponseEffect& effect) {
   }
 }
 
-// Takes `psn`, which is in flight, and everything before it as acknowledged [IBTA 9.7.5.1.2], as far as no READ or ATOMIC
-// stands there without its data. False if one does: an implied NAK.
+// Takes `psn`, which is in flight, and everything before it as acknowledged [IBTA 9.7.5.1.2], as far as no
+// READ or ATOMIC stands there without its data. False if one does: an implied NAK.
 bool acknowledge(Qp& qp, Psn psn, ResponseEffect& effect) {
   Requester& r = qp.requester;
   const Psn before = r.oldest_unacked_psn;
@@ -283,7 +286,8 @@ DropReason on_rnr_nak(Qp& qp, proto::RnrTimer timer, ResponseEffect& effect, Tim
   return DropReason::kAccepted;
 }
 
-DropReason decide_acknowledge(Shard& shard, Qp& qp, Psn psn, proto::Syndrome syndrome, ResponseEffect& effect, Time now) {
+DropReason decide_acknowledge(Shard& shard, Qp& qp, Psn psn, proto::Syndrome syndrome, ResponseEffect& effect,
+                              Time now) {
   Requester& r = qp.requester;
   Counters& counters = shard.nic_of(qp).counters;
   if (syndrome.kind() == proto::Syndrome::Kind::kAck) {
@@ -298,15 +302,18 @@ DropReason decide_acknowledge(Shard& shard, Qp& qp, Psn psn, proto::Syndrome syn
     return DropReason::kAccepted;
   }
   if (is_rnr) return on_rnr_nak(qp, syndrome.rnr_timer(), effect, now);
-  if (syndrome.kind() == proto::Syndrome::Kind::kNak && syndrome.nak_code() == proto::NakCode::kPsnSequenceError) {
+  if (syndrome.kind() == proto::Syndrome::Kind::kNak &&
+      syndrome.nak_code() == proto::NakCode::kPsnSequenceError) {
     // Behind an RNR NAK the packets that followed draw one for the same PSN; the wait stands.
     if (r.not_before != kNoWait) return DropReason::kStaleAck;
     go_back(qp, effect);
     return DropReason::kAccepted;
   }
-  // A reserved code or kind: the peer gave up, whatever it means; waiting would only hang [rxe does the same].
+  // A reserved code or kind: the peer gave up, whatever it means; waiting would only hang [rxe does the
+  // same].
   fail(qp, effect,
-       syndrome.kind() == proto::Syndrome::Kind::kNak ? status_of(syndrome.nak_code()) : WcStatus::kRemoteOperationError);
+       syndrome.kind() == proto::Syndrome::Kind::kNak ? status_of(syndrome.nak_code())
+                                                      : WcStatus::kRemoteOperationError);
   return DropReason::kAccepted;
 }
 
@@ -325,7 +332,8 @@ DropReason decide_read_response(Shard& shard, Qp& qp, const proto::RoceView& vie
   const std::uint32_t offset = steps(wqe.first_psn, view.bth.psn) * qp.path_mtu_bytes;
   const std::uint32_t left = wqe.length_bytes - offset;
   const bool is_last = left <= qp.path_mtu_bytes;
-  // A retry may be answered from FIRST (or ONLY), or go on with MIDDLE or LAST: position alone does not matter.
+  // A retry may be answered from FIRST (or ONLY), or go on with MIDDLE or LAST: position alone does not
+  // matter.
   if (view.opcode_info().ends_message() != is_last) {
     fail(qp, effect, WcStatus::kBadResponseError);
     return DropReason::kAccepted;
@@ -335,8 +343,8 @@ DropReason decide_read_response(Shard& shard, Qp& qp, const proto::RoceView& vie
     return DropReason::kAccepted;
   }
   auto* const payload = const_cast<std::byte*>(view.payload().data());  // kWrite does not modify it
-  if (!add_sge_ops(shard, qp, qp.sq.sges(index), SgeUse::kScatter, offset, view.payload_bytes, payload, is_last,
-                   batch.ops)) {
+  if (!add_sge_ops(shard, qp, qp.sq.sges(index), SgeUse::kScatter, offset, view.payload_bytes, payload,
+                   is_last, batch.ops)) {
     fail(qp, effect, WcStatus::kLocalProtectionError);
     return DropReason::kAccepted;
   }
@@ -348,8 +356,9 @@ DropReason decide_read_response(Shard& shard, Qp& qp, const proto::RoceView& vie
 
 DropReason decide_atomic_response(Shard& shard, Qp& qp, const proto::RoceView& view, std::uint32_t index,
                                   ResponseEffect& effect, ReceiveBatch& batch) {
-  // The wire has it big-endian, the application gets it in host order. The bytes are written to memory after this function
-  // has returned, so they live in the WQE, which has no other use for its swap value from here on.
+  // The wire has it big-endian, the application gets it in host order. The bytes are written to memory after
+  // this function has returned, so they live in the WQE, which has no other use for its swap value from here
+  // on.
   SendWqe& wqe = qp.sq[index];
   wqe.swap_or_add = view.atomic_ack_eth().original_data;
   if (!add_sge_ops(shard, qp, qp.sq.sges(index), SgeUse::kScatter, 0, sizeof wqe.swap_or_add,
@@ -365,8 +374,8 @@ DropReason decide_atomic_response(Shard& shard, Qp& qp, const proto::RoceView& v
 
 }  // namespace
 
-DropReason decide_response(Shard& shard, Qp& qp, const proto::RoceView& view, ReceivedPacket& packet, ReceiveBatch& batch,
-                           Time now) {
+DropReason decide_response(Shard& shard, Qp& qp, const proto::RoceView& view, ReceivedPacket& packet,
+                           ReceiveBatch& batch, Time now) {
   Requester& r = qp.requester;
   ResponseEffect& effect = packet.response;
   effect.first_done = r.sq_consumer;
@@ -375,7 +384,8 @@ DropReason decide_response(Shard& shard, Qp& qp, const proto::RoceView& view, Re
   const Operation operation = view.opcode_info().operation;
   if (steps(r.oldest_unacked_psn, psn) >= r.in_flight()) {
     const bool is_old = r.oldest_unacked_psn.distance_to(psn) < 0;
-    if (operation != Operation::kAcknowledge) return is_old ? DropReason::kStaleAck : DropReason::kUnexpectedResponse;
+    if (operation != Operation::kAcknowledge)
+      return is_old ? DropReason::kStaleAck : DropReason::kUnexpectedResponse;
     return is_old ? DropReason::kStaleAck : DropReason::kGhostAck;
   }
   if (operation == Operation::kAcknowledge) {
@@ -427,8 +437,7 @@ void apply_response(Shard& shard, Qp& qp, const ReceivedPacket& packet, Time now
 void fail_scatter(Shard& shard, Qp& qp, const ReceivedPacket& packet) {
   ++shard.nic_of(qp).counters.memory_faults;
   // The requests that the packet acknowledged by the way are done; the one it brought data for is not.
-  const std::uint32_t done =
-      packet.response.done_count - (packet.response.is_head_done_by_data ? 1U : 0U);
+  const std::uint32_t done = packet.response.done_count - (packet.response.is_head_done_by_data ? 1U : 0U);
   for (std::uint32_t i = 0; i < done; ++i) {
     complete_send(shard, qp, qp.requester.sq_consumer, WcStatus::kSuccess);
     qp.requester.sq_consumer = qp.sq.ring.after(qp.requester.sq_consumer);

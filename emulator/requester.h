@@ -1,8 +1,9 @@
-// The requester of a connected QP: sends requests from the private copies of WQEs, and judges what comes back.
+// The requester of a connected QP: sends requests from the private copies of WQEs, and judges what comes
+// back.
 //
-// Go-back-N: the cursor (send_index, send_psn) returns to the oldest unacknowledged packet, and everything is derived from it
-// again. plan_request() and decide_response() change the Requester ahead of the memory operations; the caller keeps
-// the copy to put back. Thread rule: the engine's thread.
+// Go-back-N: the cursor (send_index, send_psn) returns to the oldest unacknowledged packet, and everything is
+// derived from it again. plan_request() and decide_response() change the Requester ahead of the memory
+// operations; the caller keeps the copy to put back. Thread rule: the engine's thread.
 #pragma once
 
 #include <optional>
@@ -17,19 +18,20 @@ namespace roci::emulator {
 bool plan_request(Shard& shard, Qp& qp, TransmitBatch& batch, Time now);
 // The packet is on its way.
 void commit_request(Shard& shard, Qp& qp, const PlannedPacket& packet, Time now);
-// Its payload could not be read: the WQE fails when its turn comes. The QP's state is as it was before the packet.
+// Its payload could not be read: the WQE fails when its turn comes. The QP's state is as it was before the
+// packet.
 void fail_gather(Shard& shard, Qp& qp);
 
 // Judges an ACK, NAK, READ or ATOMIC response; fills in what it does.
-DropReason decide_response(Shard& shard, Qp& qp, const proto::RoceView& view, ReceivedPacket& packet, ReceiveBatch& batch,
-                           Time now);
+DropReason decide_response(Shard& shard, Qp& qp, const proto::RoceView& view, ReceivedPacket& packet,
+                           ReceiveBatch& batch, Time now);
 // Does it, after the memory operations.
 void apply_response(Shard& shard, Qp& qp, const ReceivedPacket& packet, Time now);
 // Its data could not be written. The QP's state is as it was before the packet.
 void fail_scatter(Shard& shard, Qp& qp, const ReceivedPacket& packet);
 
-// How long it waits for an acknowledgement; nothing: for ever. The local ACK timeout T is what the standard lets it wait at
-// least, 4 T at most [IBTA C9-140]; a quarter more leaves room for a busy host.
+// How long it waits for an acknowledgement; nothing: for ever. The local ACK timeout T is what the standard
+// lets it wait at least, 4 T at most [IBTA C9-140]; a quarter more leaves room for a busy host.
 [[nodiscard]] std::optional<Duration> ack_wait(const Qp& qp);
 // Expired ACK timer and RNR wait.
 void on_requester_timer(Shard& shard, Qp& qp, Time now);

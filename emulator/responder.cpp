@@ -73,7 +73,8 @@ Check check_operation(const Request& q) {
   const std::uint32_t access = q.qp.attributes.access;
   switch (q.info.operation) {
     case Operation::kSend:
-      // SEND with Invalidate needs memory windows, and an ordinary region is not to be invalidated [IBTA o10-37.2.13].
+      // SEND with Invalidate needs memory windows, and an ordinary region is not to be invalidated [IBTA
+      // o10-37.2.13].
       return q.info.has(proto::Extension::kIeth) ? invalid_request() : kPass;
     case Operation::kWrite:
       return (access & kAccessRemoteWrite) != 0 ? kPass : invalid_request();
@@ -118,7 +119,8 @@ Check check_length(const Request& q) {
   }
   if (q.info.operation == Operation::kSend) {
     const std::uint32_t before = q.info.starts_message() ? 0 : q.r().message_bytes;
-    return std::uint64_t{before} + bytes > q.shard.config.limits.max_message_bytes ? invalid_request() : kPass;
+    return std::uint64_t{before} + bytes > q.shard.config.limits.max_message_bytes ? invalid_request()
+                                                                                   : kPass;
   }
   if (q.info.operation != Operation::kWrite) return kPass;
   const bool starts = q.info.starts_message();
@@ -149,8 +151,8 @@ Check check_resources(const Request& q) {
   return is_owed ? invalid_request() : kPass;  // the peer has more outstanding than it was granted
 }
 
-// R_Key, PD, rights and bounds. Of a message's first packet the whole range is checked, of the others what they carry:
-// the region may have gone in between. `where` is for this packet's bytes.
+// R_Key, PD, rights and bounds. Of a message's first packet the whole range is checked, of the others what
+// they carry: the region may have gone in between. `where` is for this packet's bytes.
 Check check_access(const Request& q, Location& where) {
   const Pd* const pd = q.qp.pd;
   switch (q.info.operation) {
@@ -162,8 +164,9 @@ Check check_access(const Request& q, Location& where) {
                    : access_error();
       }
       const proto::Reth reth = q.view.reth();
-      if (reth.dma_length_bytes > q.shard.config.limits.max_message_bytes) return invalid_request();  // [IBTA C9-94]
-      if (reth.dma_length_bytes == 0) return kPass;                                                   // [IBTA C9-88]
+      if (reth.dma_length_bytes > q.shard.config.limits.max_message_bytes)
+        return invalid_request();                    // [IBTA C9-94]
+      if (reth.dma_length_bytes == 0) return kPass;  // [IBTA C9-88]
       return q.shard.keys.resolve(pd, reth.rkey.value(), kAccessRemoteWrite, reth.virtual_address,
                                   reth.dma_length_bytes, where)
                  ? kPass
@@ -171,8 +174,9 @@ Check check_access(const Request& q, Location& where) {
     }
     case Operation::kReadRequest: {
       const proto::Reth reth = q.view.reth();
-      if (reth.dma_length_bytes > q.shard.config.limits.max_message_bytes) return invalid_request();  // [IBTA C9-94]
-      if (reth.dma_length_bytes == 0) return kPass;                                                   // [IBTA C9-88]
+      if (reth.dma_length_bytes > q.shard.config.limits.max_message_bytes)
+        return invalid_request();                    // [IBTA C9-94]
+      if (reth.dma_length_bytes == 0) return kPass;  // [IBTA C9-88]
       return q.shard.keys.resolve(pd, reth.rkey.value(), kAccessRemoteRead, reth.virtual_address,
                                   reth.dma_length_bytes, where)
                  ? kPass
@@ -252,8 +256,8 @@ bool place_payload(const Request& q, const Location& where) {
   Responder& r = q.r();
   const std::uint32_t bytes = q.payload_bytes();
   if (q.info.operation == Operation::kSend) {
-    return add_sge_ops(q.shard, q.qp, q.qp.rq.sges(q.receive_index()), SgeUse::kScatter, r.message_bytes, bytes,
-                       q.payload(), q.info.ends_message(), q.batch.ops);
+    return add_sge_ops(q.shard, q.qp, q.qp.rq.sges(q.receive_index()), SgeUse::kScatter, r.message_bytes,
+                       bytes, q.payload(), q.info.ends_message(), q.batch.ops);
   }
   if (bytes == 0) return true;
   MemoryOp op;
@@ -290,7 +294,8 @@ void end_message(const Request& q) {
   r.has_receive = false;
   effect.completes_receive = true;
   effect.status = WcStatus::kSuccess;
-  effect.opcode = q.info.operation == Operation::kSend ? WcOpcode::kReceive : WcOpcode::kReceiveRdmaWithImmediate;
+  effect.opcode =
+      q.info.operation == Operation::kSend ? WcOpcode::kReceive : WcOpcode::kReceiveRdmaWithImmediate;
   effect.byte_len = r.message_bytes;
   effect.is_immediate = q.has_immediate();
   if (effect.is_immediate) effect.immediate = q.view.imm_dt().value;
@@ -329,8 +334,8 @@ EventKind event_of(NakCode code) {
   return EventKind::kQpReqErr;
 }
 
-// An error that ends the connection [IBTA 9.9.3]. Tied to a receive WQE it is told by that WQE's completion, otherwise by an
-// event [IBTA C9-222.1.1].
+// An error that ends the connection [IBTA 9.9.3]. Tied to a receive WQE it is told by that WQE's completion,
+// otherwise by an event [IBTA C9-222.1.1].
 void note_fatal(RequestEffect& effect, Responder& r, const Check& check) {
   effect.is_fatal = true;
   if (r.has_receive) {
@@ -385,7 +390,8 @@ ResponderResource* find_resource(Qp& qp, Psn psn) {
   return nullptr;
 }
 
-// Executed again, from where the peer asks; an earlier one goes before the response in progress [IBTA C9-110].
+// Executed again, from where the peer asks; an earlier one goes before the response in progress [IBTA
+// C9-110].
 DropReason repeat_read(const Request& q) {
   const Psn psn = q.view.bth.psn;
   ResponderResource* const resource = find_resource(q.qp, psn);
@@ -393,8 +399,9 @@ DropReason repeat_read(const Request& q) {
   const proto::Reth reth = q.view.reth();
   Location where;
   if (reth.dma_length_bytes > q.shard.config.limits.max_message_bytes ||
-      (reth.dma_length_bytes != 0 && !q.shard.keys.resolve(q.qp.pd, reth.rkey.value(), kAccessRemoteRead,
-                                                           reth.virtual_address, reth.dma_length_bytes, where))) {
+      (reth.dma_length_bytes != 0 &&
+       !q.shard.keys.resolve(q.qp.pd, reth.rkey.value(), kAccessRemoteRead, reth.virtual_address,
+                             reth.dma_length_bytes, where))) {
     q.reply(Syndrome::nak(NakCode::kRemoteAccessError), psn);
     note_fatal(q.effect(), q.r(), access_error());
     q.qp.failed = true;
@@ -470,7 +477,8 @@ void complete_receive(Shard& shard, Qp& qp, std::uint32_t index, const RequestEf
                            shard.nic_of(qp).counters);
 }
 
-// A later acknowledgement covers one that still waits. Only a repeated ACK does not: the NAK that waits says more.
+// A later acknowledgement covers one that still waits. Only a repeated ACK does not: the NAK that waits says
+// more.
 void queue_reply(Shard& shard, Qp& qp, const PendingReply& reply, bool is_repeated) {
   const bool waits_with_nak = qp.reply.is_pending && qp.reply.syndrome.kind() != Syndrome::Kind::kAck;
   if (!(is_repeated && waits_with_nak)) qp.reply = reply;
@@ -493,7 +501,8 @@ void count_reply(Counters& counters, Syndrome syndrome) {
 }
 
 void raise_fatal(Shard& shard, Qp& qp, const RequestEffect& effect) {
-  if (effect.completes_receive) complete_receive(shard, qp, qp.rq.ring.distance(1, qp.responder.rq_consumer), effect);
+  if (effect.completes_receive)
+    complete_receive(shard, qp, qp.rq.ring.distance(1, qp.responder.rq_consumer), effect);
   enter_error(shard, qp, true);
   qp.reply = effect.reply;
   if (effect.raises_event) shard.events.raise(qp.events, effect.event);
@@ -551,7 +560,8 @@ bool plan_read_response(Shard& shard, Qp& qp, ResponderResource& resource, Trans
   const std::size_t first_op = batch.ops.size();
   if (chunk > 0) {
     Location where;
-    if (!shard.keys.resolve(qp.pd, resource.rkey.value(), kAccessRemoteRead, resource.address + offset, chunk, where)) {
+    if (!shard.keys.resolve(qp.pd, resource.rkey.value(), kAccessRemoteRead, resource.address + offset, chunk,
+                            where)) {
       return false;
     }
     MemoryOp op;
@@ -571,7 +581,8 @@ bool plan_read_response(Shard& shard, Qp& qp, ResponderResource& resource, Trans
   return true;
 }
 
-// A READ that fails after it was accepted [IBTA 9.7.5.1.3]: NAK at the response's PSN, and the QP goes to ERR.
+// A READ that fails after it was accepted [IBTA 9.7.5.1.3]: NAK at the response's PSN, and the QP goes to
+// ERR.
 void end_with_nak(Shard& shard, Qp& qp, Psn psn, NakCode code, EventKind event) {
   enter_error(shard, qp);
   qp.answers_in_error = true;
@@ -606,7 +617,8 @@ void apply_request(Shard& shard, Qp& qp, const ReceivedPacket& packet, const Rec
     raise_fatal(shard, qp, effect);
     return;
   }
-  if (effect.completes_receive) complete_receive(shard, qp, qp.rq.ring.distance(1, effect.rq_consumer), effect);
+  if (effect.completes_receive)
+    complete_receive(shard, qp, qp.rq.ring.distance(1, effect.rq_consumer), effect);
   if (effect.queues_resource) {
     if (effect.atomic_resource >= 0) {
       ResponderResource& resource = qp.resources[static_cast<std::size_t>(effect.atomic_resource)];

@@ -1,8 +1,9 @@
-// The responder of a connected QP: judges requests in the standard's order, and sends acknowledgements and responses.
+// The responder of a connected QP: judges requests in the standard's order, and sends acknowledgements and
+// responses.
 //
-// decide_request() changes the Responder ahead of the memory operations; the caller keeps the copy to put back. READs
-// and ATOMICs become entries of the responder resources, whose responses plan_response() makes in PSN order over many
-// bursts. Thread rule: the engine's thread.
+// decide_request() changes the Responder ahead of the memory operations; the caller keeps the copy to put
+// back. READs and ATOMICs become entries of the responder resources, whose responses plan_response() makes in
+// PSN order over many bursts. Thread rule: the engine's thread.
 #pragma once
 
 #include "emulator/receive_batch.h"
@@ -11,8 +12,10 @@
 
 namespace roci::emulator {
 
-// Judges a request packet; fills in what it does. A reserved opcode of the QP's service is an invalid request.
-DropReason decide_request(Shard& shard, Qp& qp, const proto::RoceView& view, ReceivedPacket& packet, ReceiveBatch& batch);
+// Judges a request packet; fills in what it does. A reserved opcode of the QP's service is an invalid
+// request.
+DropReason decide_request(Shard& shard, Qp& qp, const proto::RoceView& view, ReceivedPacket& packet,
+                          ReceiveBatch& batch);
 // Does it, after the memory operations.
 void apply_request(Shard& shard, Qp& qp, const ReceivedPacket& packet, const ReceiveBatch& batch);
 // Its memory could not be reached. The QP's state is as it was before the packet.

@@ -1,8 +1,8 @@
 // The engine's end of a shared ring: masked indices with the right ordering, elements by index.
 //
-// The header is the application's to scribble on, so only its producer (of work queues) or consumer (of CQs) is ever read,
-// masked; slots and element size are our own. Who reads an element copies it once and judges the copy.
-// Thread rule: the engine's thread, against the application's threads.
+// The header is the application's to scribble on, so only its producer (of work queues) or consumer (of CQs)
+// is ever read, masked; slots and element size are our own. Who reads an element copies it once and judges
+// the copy. Thread rule: the engine's thread, against the application's threads.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,9 @@ class Ring {
     return base_ + kRingDataOffset + (std::size_t{index & mask_} << shift_);
   }
   [[nodiscard]] std::uint32_t after(std::uint32_t index) const { return (index + 1) & mask_; }
-  [[nodiscard]] std::uint32_t distance(std::uint32_t from, std::uint32_t to) const { return (to - from) & mask_; }
+  [[nodiscard]] std::uint32_t distance(std::uint32_t from, std::uint32_t to) const {
+    return (to - from) & mask_;
+  }
 
   [[nodiscard]] std::uint32_t load_producer() const { return load(offsetof(RingHeader, producer)); }
   [[nodiscard]] std::uint32_t load_consumer() const { return load(offsetof(RingHeader, consumer)); }

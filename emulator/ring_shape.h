@@ -1,7 +1,8 @@
 // Sizes of the shared rings: how many slots of how many bytes a queue of given capabilities has.
 //
-// The engine and whoever lays out a context's memory (the shim's server, the simulator) must agree on these, so they
-// are computed here only. An element is a power of two, as rdma_user_rxe.h has it. Pure functions, no thread rule.
+// The engine and whoever lays out a context's memory (the shim's server, the simulator) must agree on these,
+// so they are computed here only. An element is a power of two, as rdma_user_rxe.h has it. Pure functions, no
+// thread rule.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +25,8 @@ struct RingShape {
 };
 
 [[nodiscard]] constexpr RingShape ring_shape(std::uint32_t entries, std::size_t element_bytes) {
-  return {static_cast<std::uint32_t>(std::bit_width(std::bit_ceil(element_bytes)) - 1), std::bit_ceil(entries + 1)};
+  return {static_cast<std::uint32_t>(std::bit_width(std::bit_ceil(element_bytes)) - 1),
+          std::bit_ceil(entries + 1)};
 }
 [[nodiscard]] constexpr RingShape send_ring_shape(const QpCapabilities& cap) {
   const std::size_t tail = std::max<std::size_t>(cap.max_send_sge * sizeof(RingSge), cap.max_inline_bytes);

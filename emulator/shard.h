@@ -1,7 +1,7 @@
 // Everything one engine has, and what its parts share: NICs, contexts, tables, lists, timers.
 //
-// The parts are functions over a Shard, one file each: control (commands), requester, responder, qp_error, and engine
-// (the passes). Thread rule: the engine's thread.
+// The parts are functions over a Shard, one file each: control (commands), requester, responder, qp_error,
+// and engine (the passes). Thread rule: the engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +24,14 @@
 namespace roci::emulator {
 
 // Bounds of what one call does.
-inline constexpr std::size_t kMaxRxBurst = 64;          // frames handled as one batch
-inline constexpr std::size_t kMaxDoorbellVisits = 256;  // QPs visited by one on_doorbells()
-inline constexpr std::size_t kMaxTransmitVisits = 128;  // QPs visited by one transmit()
-inline constexpr std::size_t kMaxTimerVisits = 256;     // expirations handled by one on_timers()
-inline constexpr std::uint32_t kMaxFlushPerVisit = 256;  // WQEs of one queue of a QP flushed at once
+inline constexpr std::size_t kMaxRxBurst = 64;            // frames handled as one batch
+inline constexpr std::size_t kMaxDoorbellVisits = 256;    // QPs visited by one on_doorbells()
+inline constexpr std::size_t kMaxTransmitVisits = 128;    // QPs visited by one transmit()
+inline constexpr std::size_t kMaxTimerVisits = 256;       // expirations handled by one on_timers()
+inline constexpr std::uint32_t kMaxFlushPerVisit = 256;   // WQEs of one queue of a QP flushed at once
 inline constexpr std::int32_t kQuantumBytes = 16 * 1024;  // what a QP may send each time its turn comes
-// post_recv rings no doorbell, so queues of QPs in ERR are looked at again this often while the engine is idle; the interval
-// doubles while nothing is found.
+// post_recv rings no doorbell, so queues of QPs in ERR are looked at again this often while the engine is
+// idle; the interval doubles while nothing is found.
 inline constexpr Duration kMinErrorPoll = std::chrono::milliseconds(1);
 inline constexpr Duration kMaxErrorPoll = std::chrono::milliseconds(16);
 
@@ -87,8 +87,8 @@ struct Shard {
   EventQueue events;
   Completer completer;
   Timers timers;
-  IntrusiveList<Qp> ready;      // have something to send, perhaps; served in turn
-  IntrusiveList<Qp> in_error;   // queues are flushed as they fill
+  IntrusiveList<Qp> ready;     // have something to send, perhaps; served in turn
+  IntrusiveList<Qp> in_error;  // queues are flushed as they fill
   std::vector<PendingModify> modifying;
   std::deque<CommandReply> replies;
   Time error_poll_at = kNever;

@@ -1,7 +1,7 @@
 // When QPs want to be woken: a binary min-heap of QPs by deadline, each in it at most once.
 //
-// A QP's deadline moves with every acknowledgement, so it carries its place in the heap. Exact: next() is when something
-// is to be done. Grows when a QP is made, never later. Thread rule: the engine's thread.
+// A QP's deadline moves with every acknowledgement, so it carries its place in the heap. Exact: next() is
+// when something is to be done. Grows when a QP is made, never later. Thread rule: the engine's thread.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,8 @@
-// One burst being planned: headers stand in the lent frames, payload follows by memory operations, then the ICRC.
+// One burst being planned: headers stand in the lent frames, payload follows by memory operations, then the
+// ICRC.
 //
-// Not here: which packets (requester.cpp, responder.cpp) and whose turn it is (engine.cpp). Thread rule: the engine's thread.
+// Not here: which packets (requester.cpp, responder.cpp) and whose turn it is (engine.cpp). Thread rule: the
+// engine's thread.
 #pragma once
 
 #include <cstddef>
@@ -46,10 +48,10 @@ class TransmitBatch {
   [[nodiscard]] bool is_full() const { return packets.size() == frames.size(); }
   [[nodiscard]] std::byte* next_data() const { return frames[packets.size()].data; }
 
-  // The header up to the BTH of the next frame; extension headers and payload go behind it. `behind_bth` counts both.
-  // Returns where the extension headers go.
-  std::byte* start_packet(Qp& qp, proto::Opcode opcode, proto::Psn psn, std::uint32_t behind_bth, bool ack_request,
-                          bool solicited) const {
+  // The header up to the BTH of the next frame; extension headers and payload go behind it. `behind_bth`
+  // counts both. Returns where the extension headers go.
+  std::byte* start_packet(Qp& qp, proto::Opcode opcode, proto::Psn psn, std::uint32_t behind_bth,
+                          bool ack_request, bool solicited) const {
     const TxFrame& frame = frames[packets.size()];
     const std::uint32_t pad = pad_of(behind_bth);
     proto::HeaderTemplate::PerPacket packet;
@@ -63,14 +65,16 @@ class TransmitBatch {
     return frame.data + qp.headers.emit({frame.data, frame.capacity_bytes}, packet);
   }
   // Ends what start_packet() began. The ops behind `first_op` fill the payload.
-  PlannedPacket& add(Qp& qp, PlannedPacket::Kind kind, proto::Psn psn, std::uint32_t behind_bth, std::size_t first_op) {
+  PlannedPacket& add(Qp& qp, PlannedPacket::Kind kind, proto::Psn psn, std::uint32_t behind_bth,
+                     std::size_t first_op) {
     PlannedPacket& packet = packets.emplace_back();
     packet.qp = &qp;
     packet.kind = kind;
     packet.psn = psn;
     packet.first_op = static_cast<std::uint32_t>(first_op);
     packet.op_count = static_cast<std::uint32_t>(ops.size() - first_op);
-    packet.length_bytes = static_cast<std::uint32_t>(qp.headers.size() + behind_bth + pad_of(behind_bth) + kIcrcBytes);
+    packet.length_bytes =
+        static_cast<std::uint32_t>(qp.headers.size() + behind_bth + pad_of(behind_bth) + kIcrcBytes);
     std::byte* const pad = frames[packets.size() - 1].data + qp.headers.size() + behind_bth;
     std::memset(pad, 0, pad_of(behind_bth));
     return packet;

@@ -1,7 +1,8 @@
 // Private copies of work requests: one slot for each slot of the shared ring, sized when the QP is made.
 //
-// A request is copied from the ring once, judged, and from then on only the copy counts, also for retransmission. Each
-// slot is a header (SendWqe or RecvWqe) and a tail of SGEs or inline data. Thread rule: the engine's thread.
+// A request is copied from the ring once, judged, and from then on only the copy counts, also for
+// retransmission. Each slot is a header (SendWqe or RecvWqe) and a tail of SGEs or inline data. Thread rule:
+// the engine's thread.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +29,7 @@ struct SendWqe {
   proto::Rkey rkey;
   std::uint32_t immediate = 0;  // as a number
   proto::Psn first_psn;
-  std::uint32_t psn_count = 1;  // READ: one for each response packet
+  std::uint32_t psn_count = 1;                // READ: one for each response packet
   WcStatus local_error = WcStatus::kSuccess;  // found before it was sent: reported when its turn comes
   proto::Operation operation = proto::Operation::kSend;
   WcOpcode completes_as = WcOpcode::kSend;

@@ -66,15 +66,18 @@ bool fetch_send(Shard& shard, Qp& qp) {
   Requester& r = qp.requester;
   const Ring& ring = qp.sq.ring;
   const std::uint32_t index = r.sq_fetched;
-  // A producer that went round past what is not completed is nonsense: the private slots stay within the ring.
-  if (ring.distance(index, ring.load_producer()) == 0 || ring.distance(r.sq_consumer, index) == ring.mask()) return false;
+  // A producer that went round past what is not completed is nonsense: the private slots stay within the
+  // ring.
+  if (ring.distance(index, ring.load_producer()) == 0 || ring.distance(r.sq_consumer, index) == ring.mask())
+    return false;
 
   RingSendWqe shared;
   const std::byte* const element = ring.element(index);
   std::memcpy(&shared, element, sizeof shared);
   SendWqe& wqe = qp.sq.renew(index);
   wqe.wr_id = shared.wr_id;
-  wqe.flags = static_cast<std::uint8_t>(shared.send_flags & (kSendFence | kSendSignaled | kSendSolicited | kSendInline));
+  wqe.flags = static_cast<std::uint8_t>(shared.send_flags &
+                                        (kSendFence | kSendSignaled | kSendSolicited | kSendInline));
   wqe.immediate = __builtin_bswap32(shared.immediate_or_invalidate);
   const QpCapabilities& cap = qp.attributes.capabilities;
   if (shared.opcode >= std::size(kSendOpcodes) || !kSendOpcodes[shared.opcode].is_supported) {
@@ -84,7 +87,8 @@ bool fetch_send(Shard& shard, Qp& qp) {
     wqe.operation = opcode.operation;
     wqe.completes_as = opcode.completes_as;
     wqe.has_immediate = opcode.has_immediate;
-    if (opcode.operation == proto::Operation::kCompareSwap || opcode.operation == proto::Operation::kFetchAdd) {
+    if (opcode.operation == proto::Operation::kCompareSwap ||
+        opcode.operation == proto::Operation::kFetchAdd) {
       wqe.remote_address = shared.wr.atomic.remote_address;
       wqe.rkey = proto::Rkey{shared.wr.atomic.rkey};
       wqe.compare = shared.wr.atomic.compare_add;
@@ -109,10 +113,12 @@ bool fetch_send(Shard& shard, Qp& qp) {
       wqe.local_error = WcStatus::kLocalQpOperationError;
     }
   }
-  const bool has_many = wqe.operation == proto::Operation::kSend || wqe.operation == proto::Operation::kWrite ||
+  const bool has_many = wqe.operation == proto::Operation::kSend ||
+                        wqe.operation == proto::Operation::kWrite ||
                         wqe.operation == proto::Operation::kReadRequest;
   wqe.first_psn = r.fetch_psn;
-  wqe.psn_count = has_many ? proto::packet_count(wqe.length_bytes, static_cast<proto::PathMtu>(qp.path_mtu_bytes)) : 1;
+  wqe.psn_count =
+      has_many ? proto::packet_count(wqe.length_bytes, static_cast<proto::PathMtu>(qp.path_mtu_bytes)) : 1;
   r.fetch_psn = wqe.end_psn();
   r.sq_fetched = ring.after(index);
   return true;
@@ -134,14 +140,16 @@ bool take_receive(Shard& shard, Qp& qp) {
     wqe.num_sge = shared.dma.num_sge;
     std::memcpy(qp.rq.tail(index), element + sizeof shared, wqe.num_sge * sizeof(RingSge));
     wqe.capacity_bytes = total_bytes(qp.rq.sges(index));
-    if (!keys_grant(shard, qp, qp.rq.sges(index), kAccessLocalWrite)) wqe.local_error = WcStatus::kLocalProtectionError;
+    if (!keys_grant(shard, qp, qp.rq.sges(index), kAccessLocalWrite))
+      wqe.local_error = WcStatus::kLocalProtectionError;
   }
   r.rq_consumer = ring.after(index);
   return true;
 }
 
-bool add_sge_ops(const Shard& shard, const Qp& qp, std::span<const RingSge> sges, SgeUse use, std::uint64_t offset,
-                 std::uint32_t length, std::byte* local, bool ends_message, std::vector<MemoryOp>& ops) {
+bool add_sge_ops(const Shard& shard, const Qp& qp, std::span<const RingSge> sges, SgeUse use,
+                 std::uint64_t offset, std::uint32_t length, std::byte* local, bool ends_message,
+                 std::vector<MemoryOp>& ops) {
   const std::size_t before = ops.size();
   const std::uint32_t access = use == SgeUse::kScatter ? kAccessLocalWrite : 0U;
   for (const RingSge& sge : sges) {

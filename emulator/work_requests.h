@@ -1,7 +1,8 @@
 // From a shared ring to a private, judged copy: the only place that reads work requests.
 //
-// A request that is wrong is copied all the same, with the error that it will complete with when its turn comes.
-// Not here: sending, and keys that change later (each packet looks its keys up again). Thread rule: the engine's thread.
+// A request that is wrong is copied all the same, with the error that it will complete with when its turn
+// comes. Not here: sending, and keys that change later (each packet looks its keys up again). Thread rule:
+// the engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +17,12 @@ bool fetch_send(Shard& shard, Qp& qp);
 // Takes the next receive, if one was posted: advances rq_consumer of the QP's state (not of the ring).
 bool take_receive(Shard& shard, Qp& qp);
 
-// Memory operations for bytes [offset, offset + length) of a list of SGEs; each piece goes to or comes from `local`, one
-// after the other. False, with `ops` as it was: the list is too short, or a key does not grant it.
+// Memory operations for bytes [offset, offset + length) of a list of SGEs; each piece goes to or comes from
+// `local`, one after the other. False, with `ops` as it was: the list is too short, or a key does not grant
+// it.
 enum class SgeUse : std::uint8_t { kGather, kScatter };
 [[nodiscard]] bool add_sge_ops(const Shard& shard, const Qp& qp, std::span<const RingSge> sges, SgeUse use,
-                               std::uint64_t offset, std::uint32_t length, std::byte* local, bool ends_message,
-                               std::vector<MemoryOp>& ops);
+                               std::uint64_t offset, std::uint32_t length, std::byte* local,
+                               bool ends_message, std::vector<MemoryOp>& ops);
 
 }  // namespace roci::emulator
