@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <sstream>
+#include <string>
 #include <utility>
 
 #include "tools/roci/private_daemon.h"
@@ -32,6 +34,17 @@ void pass_on(DaemonClient lifeline) {
 }
 
 void set_default(const char* name, const char* value) { ::setenv(name, value, 0); }
+
+// exec says "permission denied" for a name that is nowhere, if one of the folders searched may not be
+// entered.
+bool is_anywhere(const std::string& name) {
+  if (name.find('/') != std::string::npos) return true;
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path != nullptr ? path : "/bin:/usr/bin");
+  for (std::string folder; std::getline(folders, folder, ':');)
+    if (::access(((folder.empty() ? "." : folder) + "/" + name).c_str(), F_OK) == 0) return true;
+  return false;
+}
 
 int run(const RunOptions& options) {
   const auto& program = program_after_dashes();
@@ -76,7 +89,8 @@ int run(const RunOptions& options) {
     arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   ::execvp(arguments[0], arguments.data());
-  return complain("run", program[0] + ": " + std::strerror(errno), errno == ENOENT ? 127 : 126);
+  const int error = errno == EACCES && !is_anywhere(program[0]) ? ENOENT : errno;
+  return complain("run", program[0] + ": " + std::strerror(error), error == ENOENT ? 127 : 126);
 }
 
 }  // namespace

@@ -1,12 +1,14 @@
 // roci show: what the daemon holds and does, as tables for people or JSON for programs.
 //
-// The daemon decides what an object has: a table's columns are the members of its first object.
+// What the daemon shows beyond the tables named here is printed as it comes.
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <iostream>
 #include <memory>
+#include <sstream>
+#include <string>
 #include <thread>
 
 #include "tools/roci/private_daemon.h"
@@ -60,22 +62,93 @@ void print_table(const std::vector<Row>& rows, const std::vector<bool>& is_numbe
   }
 }
 
-void print_objects(const Json& objects) {
+// The columns that fit a terminal, in a reader's order; --json has everything.
+struct Column {
+  const char* member;
+  const char* heading;
+  bool is_hex = false;
+};
+struct Table {
+  const char* member;
+  std::vector<Column> columns;
+};
+const std::vector<Table>& tables() {
+  static const std::vector<Table> all = {
+      {"nics",
+       {{"name", "nic"},
+        {"link", "link"},
+        {"ip", "ip"},
+        {"mac", "mac"},
+        {"port", "port"},
+        {"mtu", "mtu"},
+        {"active_mtu", "path mtu"}}},
+      {"contexts", {{"context", "context"}, {"nic", "nic"}, {"client", "client"}, {"pds", "pds"}}},
+      {"qps",
+       {{"qpn", "qpn", true},
+        {"nic", "nic"},
+        {"context", "context"},
+        {"type", "type"},
+        {"state", "state"},
+        {"dest_qpn", "to qpn", true},
+        {"dest_ip", "at"},
+        {"path_mtu", "mtu"},
+        {"send_queue_depth", "sq"},
+        {"recv_queue_depth", "rq"},
+        {"packets_sent", "sent"},
+        {"packets_received", "received"},
+        {"retransmitted", "again"}}},
+      {"mrs",
+       {{"rkey", "rkey", true},
+        {"context", "context"},
+        {"iova", "iova", true},
+        {"length", "bytes"},
+        {"access", "access", true},
+        {"pd", "pd"}}},
+      {"cqs",
+       {{"handle", "cq"},
+        {"context", "context"},
+        {"slots", "slots"},
+        {"depth", "depth"},
+        {"completions", "completions"},
+        {"overrun", "overrun"}}},
+      {"neighbours", {{"nic", "nic"}, {"ip", "ip"}, {"mac", "mac"}, {"resolved", "resolved"}}},
+  };
+  return all;
+}
+
+std::string cell(const Json& value, bool is_hex) {
+  if (!is_hex || !value.is_number_unsigned()) return cell(value);
+  std::ostringstream text;
+  text << "0x" << std::hex << value.get<std::uint64_t>();
+  return text.str();
+}
+
+std::vector<Column> columns_of(const std::string& name, const Json& first_object) {
+  for (const Table& table : tables())
+    if (name == table.member) return table.columns;
+  std::vector<Column> columns;
+  for (auto item = first_object.begin(); item != first_object.end(); ++item)
+    columns.push_back({item.key().c_str(), item.key().c_str()});
+  return columns;
+}
+
+void print_objects(const std::string& name, const Json& objects) {
   if (objects.empty() || !objects.front().is_object()) {
     std::cout << "none\n";
     return;
   }
-  Row head;
+  const std::vector<Column> columns = columns_of(name, objects.front());
+  std::vector<Row> rows(1);
   std::vector<bool> is_number;
-  for (const auto& [name, value] : objects.front().items()) {
-    head.push_back(name);
-    is_number.push_back(value.is_number());
+  for (const Column& column : columns) {
+    rows.front().emplace_back(column.heading);
+    is_number.push_back(objects.front().contains(column.member) &&
+                        objects.front()[column.member].is_number());
   }
-  std::vector<Row> rows = {head};
   for (const Json& object : objects) {
     Row row;
-    for (const std::string& name : head)
-      row.push_back(object.contains(name) ? cell(object[name]) : "-");
+    for (const Column& column : columns)
+      row.push_back(object.contains(column.member) ? cell(object[column.member], column.is_hex) : "-");
     rows.push_back(row);
   }
   print_table(rows, is_number);
@@ -121,20 +194,30 @@ void print_counters(const Json& counters) {
   if (rows.size() == 1) std::cout << "all are 0\n";
 }
 
+// Lists of objects within become tables of their own.
 void print_members(const Json& object) {
   std::vector<Row> rows;
   for (const auto& [name, value] : object.items())
-    rows.push_back({name, cell(value)});
+    if (!value.is_array()) rows.push_back({name, cell(value)});
   if (!rows.empty()) print_table(rows, {false, false});
+  for (const auto& [name, value] : object.items()) {
+    if (!value.is_array()) continue;
+    std::cout << "\n-- " << name << "\n";
+    print_objects("", value);
+  }
 }
 
 void print(const Json& shown) {
-  bool is_first = true;
-  for (const auto& [name, value] : shown.items()) {
-    if (shown.size() > 1) std::cout << (is_first ? "" : "\n") << "== " << name << "\n";
-    is_first = false;
+  std::vector<std::string> order;
+  for (const Table& table : tables())
+    if (shown.contains(table.member)) order.emplace_back(table.member);
+  for (const auto& [name, value] : shown.items())
+    if (std::find(order.begin(), order.end(), name) == order.end()) order.push_back(name);
+  for (const std::string& name : order) {
+    const Json& value = shown[name];
+    if (order.size() > 1) std::cout << (name == order.front() ? "" : "\n") << "== " << name << "\n";
     if (value.is_array())
-      print_objects(value);
+      print_objects(name, value);
     else if (name == "counters" && value.is_object())
       print_counters(value);
     else if (value.is_object())
