@@ -1,0 +1,188 @@
+// What rocid accepts from its user, and that everything else is refused with one sentence that says what is wrong.
+#include "dpdk_port/config.h"
+
+#include <catch2/catch.hpp>
+
+#include "dpdk_port/nics.h"
+
+using namespace roci;
+using namespace roci::dpdk_port;
+
+namespace {
+
+std::string nic_error(std::string_view text) {
+  const auto nic = parse_nic(text);
+  REQUIRE_FALSE(nic);
+  REQUIRE(nic.error().find('\n') == std::string::npos);
+  return nic.error();
+}
+
+std::string toml_error(std::string_view text) {
+  DaemonConfig config;
+  return read_toml(text, "nics.toml", config);
+}
+
+DaemonConfig config_of(std::vector<std::string> nics) {
+  DaemonConfig config;
+  for (const auto& text : nics) {
+    auto nic = parse_nic(text);
+    REQUIRE(nic);
+    config.nics.push_back(*nic);
+  }
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("a NIC of the command line, with everything") {
+  const auto nic = parse_nic("rxe12,port=af_packet:eth0,ip=10.1.2.3/16,ip=fd00::7/64,mac=02:aa:BB:00:00:0f,mtu=1500");
+  REQUIRE(nic);
+  CHECK(nic->name == "rxe12");
+  CHECK(nic->port == PortKind::kAfPacket);
+  CHECK(nic->interface == "eth0");
+  REQUIRE(nic->addresses.size() == 2);
+  CHECK(nic->addresses[0].gid == proto::Gid::from_ipv4(0x0A010203));
+  CHECK(nic->addresses[0].prefix_length == 16);
+  CHECK(to_text(nic->addresses[1].gid) == "fd00::7");
+  CHECK(nic->addresses[1].prefix_length == 64);
+  CHECK(to_text(nic->mac.value()) == "02:aa:bb:00:00:0f");
+  CHECK(nic->mtu_bytes == 1500);
+  CHECK(port_name(*nic) == "af_packet:eth0");
+}
+
+TEST_CASE("a NIC is on the fabric unless said otherwise") {
+  const auto nic = parse_nic("rxe0,ip=127.77.0.1/24");
+  REQUIRE(nic);
+  CHECK(nic->port == PortKind::kFabric);
+  CHECK_FALSE(nic->mac);
+  CHECK(to_text(default_mac(0)) == "02:00:00:00:00:01");
+}
+
+TEST_CASE("a wrong NIC is refused with the reason") {
+  const auto [text, reason] = GENERATE(table<std::string, std::string>({
+      {"", "NIC name '' is not rxe"},
+      {"mlx5_0,ip=10.0.0.1/24", "NIC name 'mlx5_0' is not rxe"},
+      {"rxe,ip=10.0.0.1/24", "NIC name 'rxe' is not rxe"},
+      {"rxe0x,ip=10.0.0.1/24", "NIC name 'rxe0x' is not rxe"},
+      {"rxe0,ip", "'ip' is not key=value"},
+      {"rxe0,,ip=10.0.0.1/24", "'' is not key=value"},
+      {"rxe0,address=10.0.0.1/24", "unknown key 'address'"},
+      {"rxe0,ip=10.0.0.1", "has no prefix length"},
+      {"rxe0,ip=10.0.0.1/0", "prefix length of '10.0.0.1/0' is not 1 to 32"},
+      {"rxe0,ip=10.0.0.1/33", "is not 1 to 32"},
+      {"rxe0,ip=fd00::1/129", "is not 1 to 128"},
+      {"rxe0,ip=10.0.0/24", "is not an IP address"},
+      {"rxe0,ip=224.0.0.1/24", "is not a unicast address"},
+      {"rxe0,ip=ff02::1/64", "is not a unicast IPv6 address"},
+      {"rxe0,ip=::ffff:10.0.0.1/96", "is not a unicast IPv6 address"},
+      {"rxe0,mac=2:0:0:0:0:1", "is not a MAC address"},
+      {"rxe0,mac=02:00:00:00:00:0g", "is not a MAC address"},
+      {"rxe0,mac=02-00-00-00-00-01", "is not a MAC address"},
+      {"rxe0,mac=ff:ff:ff:ff:ff:ff", "is not the MAC address of one station"},
+      {"rxe0,mtu=575", "is not a number from 576"},
+      {"rxe0,mtu=9217", "to 9216"},
+      {"rxe0,mtu=1500 ", "is not a number"},
+      {"rxe0,mtu=1500,mtu=1500", "'mtu' is given twice"},
+      {"rxe0,port=tap:eth0", "unknown port 'tap:eth0'"},
+      {"rxe0,port=af_packet:", "is not the name of an interface"},
+      {"rxe0,port=af_packet:0123456789abcdef", "is not the name of an interface"},
+  }));
+  CAPTURE(text);
+  CHECK_THAT(nic_error(text), Catch::Contains(reason) && Catch::StartsWith("--nic '" + text + "'"));
+}
+
+TEST_CASE("what two NICs cannot share") {
+  CHECK(check(config_of({"rxe0,ip=10.0.0.1/24", "rxe1,ip=10.0.0.2/24"})).empty());
+  CHECK(check(config_of({"rxe0,ip=10.0.0.1/24", "rxe0,ip=10.0.0.2/24"})) == "rxe0: there are two NICs of this name");
+  CHECK(check(config_of({"rxe0,ip=10.0.0.1/24", "rxe1,ip=10.0.0.1/16"})) == "rxe1: address 10.0.0.1 is already that of rxe0");
+  CHECK(check(config_of({"rxe0,ip=10.0.0.1/24", "rxe1,ip=10.0.0.2/24,mac=02:00:00:00:00:01"})) ==
+        "rxe1: MAC 02:00:00:00:00:01 is already that of rxe0");
+  CHECK(check(config_of({"rxe0,port=af_packet:eth0", "rxe1,port=af_packet:eth0"})) == "rxe1: interface eth0 is already that of rxe0");
+  CHECK(check(config_of({"rxe0"})) == "rxe0: a NIC on the fabric needs an ip=ADDRESS/PREFIX");
+  CHECK_THAT(check(config_of({})), Catch::StartsWith("no NIC is configured"));
+}
+
+TEST_CASE("a file with everything") {
+  DaemonConfig config;
+  REQUIRE(read_toml(R"(
+socket = "/run/r.sock"
+log_level = "debug"
+shards = 2
+poll = true
+idle_exit = 10
+allow_uid = [1000, 1001]
+allow_gid = [100]
+eal = ["--log-level=debug"]
+[[nic]]
+name = "rxe0"
+port = "fabric"
+ip = ["10.0.0.1/24", "fd00::1/64"]
+mac = "02:00:00:00:00:09"
+mtu = 1500
+[[nic]]
+name = "rxe1"
+ip = "10.0.0.2/24"
+)",
+                    "nics.toml", config) == "");
+  CHECK(config.socket_path == "/run/r.sock");
+  CHECK(config.log_level == "debug");
+  CHECK(config.shards == 2);
+  CHECK(config.poll);
+  CHECK(config.idle_exit_ms == 10000);
+  CHECK(config.allow_uids == std::vector<std::uint32_t>{1000, 1001});
+  CHECK(config.allow_gids == std::vector<std::uint32_t>{100});
+  CHECK(config.eal_arguments == std::vector<std::string>{"--log-level=debug"});
+  REQUIRE(config.nics.size() == 2);
+  CHECK(config.nics[0].addresses.size() == 2);
+  CHECK(config.nics[0].mtu_bytes == 1500);
+  CHECK(config.nics[1].name == "rxe1");
+  CHECK(check(config).empty());
+}
+
+TEST_CASE("a wrong file is refused with line and reason") {
+  const auto [text, reason] = GENERATE(table<std::string, std::string>({
+      {"shards = ", "nics.toml:1: "},
+      {"poll = true\npoll = false\n", "nics.toml:2: "},
+      {"\nsockets = \"/x\"\n", "nics.toml:2: sockets: unknown key"},
+      {"socket = \"\"\n", "nics.toml:1: socket: must not be empty"},
+      {"socket = 3\n", "nics.toml:1: socket: must be a text in quotes"},
+      {"shards = 0\n", "nics.toml:1: shards: must be a number from 1 to 16"},
+      {"shards = \"2\"\n", "nics.toml:1: shards: must be a number"},
+      {"poll = 1\n", "nics.toml:1: poll: must be true or false"},
+      {"idle_exit = -1\n", "nics.toml:1: idle_exit: must be a number of seconds"},
+      {"allow_uid = 1000\n", "nics.toml:1: allow_uid: must be a list of numbers"},
+      {"allow_uid = [-1]\n", "nics.toml:1: allow_uid: must be a list of numbers"},
+      {"log_level = \"loud\"\n", "nics.toml:1: log_level: unknown log level 'loud'"},
+      {"eal = [1]\n", "nics.toml:1: eal: must be a list of texts"},
+      {"nic = \"rxe0\"\n", "nics.toml:1: NICs are written as [[nic]] tables"},
+      {"[[nic]]\nname = \"eth0\"\n", "nics.toml:2: name: NIC name 'eth0' is not rxe"},
+      {"[[nic]]\nname = \"rxe0\"\nspeed = 100\n", "nics.toml:3: speed: unknown key"},
+      {"[[nic]]\nname = \"rxe0\"\nip = 10\n", "nics.toml:3: ip: must be a text in quotes, or a list"},
+      {"[[nic]]\nname = \"rxe0\"\nip = [\"10.0.0.1\"]\n", "nics.toml:3: ip: '10.0.0.1' has no prefix length"},
+      {"[[nic]]\nname = \"rxe0\"\nport = \"xyz\"\n", "nics.toml:3: port: unknown port 'xyz'"},
+      {"[[nic]]\nname = \"rxe0\"\nmtu = 100\n", "nics.toml:3: mtu: must be a number from 576"},
+      {"\n[[nic]]\nport = \"fabric\"\n", "nics.toml:2: a NIC needs a name"},
+  }));
+  CAPTURE(text);
+  CHECK_THAT(toml_error(text), Catch::StartsWith(reason));
+}
+
+TEST_CASE("NICs on the fabric know each other and themselves, others only themselves") {
+  auto nics = resolve(config_of({"rxe0,ip=10.0.0.1/24", "rxe1,ip=10.0.0.2/24,ip=fd00::2/64"}).nics);
+  REQUIRE(nics);
+  const auto& neighbours = nics->front().config.neighbours;
+  REQUIRE(neighbours.size() == 5);  // link-local and one address; link-local and two addresses
+  for (const auto& neighbour : neighbours) {
+    const auto gids = emulator::gid_table((*nics)[neighbour.mac == default_mac(0) ? 0 : 1].config);
+    CHECK(std::find(gids.begin(), gids.end(), neighbour.gid) != gids.end());
+  }
+}
+
+TEST_CASE("an interface that is not there, or is no Ethernet, is named") {
+  const auto absent = resolve(config_of({"rxe0,port=af_packet:absent0"}).nics);
+  REQUIRE_FALSE(absent);
+  CHECK(absent.error() == "rxe0: there is no interface 'absent0'");
+  const auto loopback = resolve(config_of({"rxe0,port=af_packet:lo"}).nics);
+  REQUIRE_FALSE(loopback);
+  CHECK(loopback.error() == "rxe0: interface 'lo' is not an Ethernet");
+}
