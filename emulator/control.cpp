@@ -367,7 +367,7 @@ void reset(Shard& shard, Qp& qp) {
   qp.failed = false;
   qp.answers_in_error = false;
   qp.resources.clear();
-  qp.resources_pending = false;
+  qp.first_owed = 0;
   qp.reply = {};
   qp.headers = {};
   qp.requester.sq_consumer = qp.requester.sq_fetched = qp.requester.send_index = qp.sq.ring.load_producer();
@@ -393,13 +393,25 @@ void enter_rts(Shard& shard, Qp& qp) {
   shard.activate(qp);
 }
 
+// Keeps what there is room for, the newest first.
+void resize_resources(Qp& qp, std::size_t size) {
+  std::vector<ResponderResource> resized(size);
+  const std::uint64_t taken = qp.responder.resources_taken;
+  const std::uint64_t kept = std::min<std::uint64_t>({taken, size, qp.resources.size()});
+  for (std::uint64_t number = taken - kept; number < taken; ++number) {
+    resized[number % size] = qp.resource(number);
+  }
+  qp.resources = std::move(resized);
+  qp.first_owed = std::max(qp.first_owed, taken - kept);
+}
+
 // All checks are done, the neighbour is known.
 void apply_modify(Shard& shard, Qp& qp, const ModifyQp& command, QpState target, proto::Mac destination) {
   const QpState from = qp.state;
   copy_attributes(qp, command.mask, command.attributes);
   if ((command.mask & kQpAv) != 0) set_path(shard, qp, destination);
   if ((command.mask & kQpMaxDestRdAtomic) != 0 && target == QpState::kSqd) {
-    qp.resources.resize(qp.attributes.max_dest_rd_atomic);
+    resize_resources(qp, qp.attributes.max_dest_rd_atomic);
   }
   if (target == QpState::kReset) reset(shard, qp);
   if (target == QpState::kErr) {

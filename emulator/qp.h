@@ -66,8 +66,7 @@ struct Responder {
   std::uint32_t write_length_bytes = 0;
   std::uint64_t write_address = 0;  // of the message's first byte
   proto::Rkey write_rkey;
-  std::uint32_t resource_tail =
-      0;  // counts READs and ATOMICs taken; the newest is resources[(tail - 1) % size]
+  std::uint64_t resources_taken = 0;  // READs and ATOMICs so far; the n-th is resources[n % size]
 };
 
 struct Speculation {
@@ -78,7 +77,7 @@ struct Speculation {
 
 // A READ or ATOMIC that the responder answers, kept until max_dest_rd_atomic newer ones displaced it.
 struct ResponderResource {
-  bool is_used = false;
+  std::uint64_t number = 0;
   bool is_atomic = false;
   bool is_pending = false;  // something of it is still to be sent
   bool is_replay = false;   // asked for again
@@ -136,7 +135,7 @@ struct Qp {
   Responder responder;
   bool failed = false;                       // see Speculation
   std::vector<ResponderResource> resources;  // max_dest_rd_atomic of them
-  bool resources_pending = false;            // a search may find a pending one
+  std::uint64_t first_owed = 0;              // no resource with a lower number is pending
   PendingReply reply;
 
   Time ack_deadline = kNever;
@@ -171,6 +170,10 @@ struct Qp {
   [[nodiscard]] bool can_send() const {
     return !failed && (state == QpState::kRts || state == QpState::kSqd);
   }
+  [[nodiscard]] ResponderResource& resource(std::uint64_t number) {
+    return resources[number % resources.size()];
+  }
+  [[nodiscard]] bool owes_responses() const { return first_owed != responder.resources_taken; }
   [[nodiscard]] bool is_retransmitting() const { return requester.send_psn != requester.next_psn; }
 };
 

@@ -50,7 +50,7 @@ void enter_error(Shard& shard, Qp& qp, bool keep_responses) {
   qp.failed = true;
   qp.answers_in_error = keep_responses;
   if (!keep_responses) {
-    qp.resources_pending = false;
+    qp.first_owed = qp.responder.resources_taken;
     qp.reply = {};
   }
   qp.ack_deadline = kNever;

@@ -146,8 +146,8 @@ Check check_resources(const Request& q) {
   }
   if (q.info.operation == Operation::kWrite) return kPass;
   if (q.qp.resources.empty()) return invalid_request();
-  const ResponderResource& oldest = q.qp.resources[q.r().resource_tail % q.qp.resources.size()];
-  const bool is_owed = oldest.is_used && oldest.is_pending && !oldest.is_replay;
+  const ResponderResource& oldest = q.qp.resource(q.r().resources_taken);  // it would give way
+  const bool is_owed = oldest.is_pending && !oldest.is_replay;
   return is_owed ? invalid_request() : kPass;  // the peer has more outstanding than it was granted
 }
 
@@ -210,10 +210,10 @@ Check check_access(const Request& q, Location& where) {
 // ---- acceptance ------------------------------------------------------------------------------------
 
 ResponderResource& take_resource(const Request& q, Psn psn) {
-  ResponderResource& resource = q.qp.resources[q.r().resource_tail % q.qp.resources.size()];
-  ++q.r().resource_tail;
+  const std::uint64_t number = q.r().resources_taken++;
+  ResponderResource& resource = q.qp.resource(number);
   resource = {};
-  resource.is_used = true;
+  resource.number = number;
   resource.first_psn = psn;
   resource.msn = q.r().msn;
   q.effect().queues_resource = true;
@@ -230,14 +230,15 @@ void accept_read(const Request& q, Psn psn) {
   resource.address = reth.virtual_address;
   resource.rkey = reth.rkey;
   resource.is_pending = true;
-  q.qp.resources_pending = true;
   q.r().expected_psn = resource.end_psn;
 }
 
 void accept_atomic(const Request& q, Psn psn, const Location& where) {
   const proto::AtomicEth atomic = q.view.atomic_eth();
-  q.effect().atomic_resource = static_cast<std::int32_t>(q.r().resource_tail % q.qp.resources.size());
-  take_resource(q, psn).is_atomic = true;
+  ResponderResource& resource = take_resource(q, psn);
+  resource.is_atomic = true;
+  q.effect().is_atomic = true;
+  q.effect().resource_number = resource.number;
   MemoryOp op;
   const bool is_swap = q.info.operation == Operation::kCompareSwap;
   op.kind = is_swap ? MemoryOp::Kind::kCompareSwap : MemoryOp::Kind::kFetchAdd;
@@ -383,11 +384,21 @@ DropReason decide_expected(const Request& q) {
 
 // ---- duplicates ------------------------------------------------------------------------------------
 
+// The newest that has this PSN.
 ResponderResource* find_resource(Qp& qp, Psn psn) {
-  for (ResponderResource& resource : qp.resources) {
-    if (resource.is_used && steps(resource.first_psn, psn) < resource.psn_count) return &resource;
+  const std::uint64_t taken = qp.responder.resources_taken;
+  const std::uint64_t kept = std::min<std::uint64_t>(taken, qp.resources.size());
+  for (std::uint64_t number = taken; number-- > taken - kept;) {
+    ResponderResource& resource = qp.resource(number);
+    if (steps(resource.first_psn, psn) < resource.psn_count) return &resource;
   }
   return nullptr;
+}
+
+void owe_again(Qp& qp, ResponderResource& resource) {
+  resource.is_replay = !resource.is_pending || resource.is_replay;
+  resource.is_pending = true;
+  qp.first_owed = std::min(qp.first_owed, resource.number);
 }
 
 // Executed again, from where the peer asks; an earlier one goes before the response in progress [IBTA
@@ -412,23 +423,17 @@ DropReason repeat_read(const Request& q) {
   const bool is_part = reth.rkey == resource->rkey && reth.virtual_address == resource->address + offset &&
                        steps(resource->first_psn, psn) + packets <= resource->psn_count;
   if (!is_part) return DropReason::kDuplicate;  // not the READ that had these PSNs
-  resource->is_replay = !resource->is_pending || resource->is_replay;
-  resource->is_pending = true;
+  owe_again(q.qp, *resource);
   resource->run_psn = resource->send_psn = psn;
   resource->end_psn = psn.plus(packets);
   resource->run_end_bytes = offset + reth.dma_length_bytes;
-  q.qp.resources_pending = true;
   return DropReason::kDuplicate;
 }
 
 // Never executed again: the saved result [IBTA, READ/ATOMIC: replay].
 DropReason repeat_atomic(const Request& q) {
   ResponderResource* const resource = find_resource(q.qp, q.view.bth.psn);
-  if (resource != nullptr && resource->is_atomic) {
-    resource->is_replay = !resource->is_pending || resource->is_replay;
-    resource->is_pending = true;
-    q.qp.resources_pending = true;
-  }
+  if (resource != nullptr && resource->is_atomic) owe_again(q.qp, *resource);
   return DropReason::kDuplicate;
 }
 
@@ -510,10 +515,11 @@ void raise_fatal(Shard& shard, Qp& qp, const RequestEffect& effect) {
 }
 
 ResponderResource* first_pending(Qp& qp) {
-  const std::size_t size = qp.resources.size();
-  for (std::size_t i = 0; i < size; ++i) {
-    ResponderResource& resource = qp.resources[(qp.responder.resource_tail + i) % size];
-    if (resource.is_used && resource.is_pending) return &resource;
+  const std::uint64_t taken = qp.responder.resources_taken;
+  if (taken - qp.first_owed > qp.resources.size()) qp.first_owed = taken - qp.resources.size();
+  for (; qp.first_owed != taken; ++qp.first_owed) {
+    ResponderResource& resource = qp.resource(qp.first_owed);
+    if (resource.is_pending) return &resource;
   }
   return nullptr;
 }
@@ -620,16 +626,15 @@ void apply_request(Shard& shard, Qp& qp, const ReceivedPacket& packet, const Rec
   if (effect.completes_receive)
     complete_receive(shard, qp, qp.rq.ring.distance(1, effect.rq_consumer), effect);
   if (effect.queues_resource) {
-    if (effect.atomic_resource >= 0) {
-      ResponderResource& resource = qp.resources[static_cast<std::size_t>(effect.atomic_resource)];
+    if (effect.is_atomic) {
+      ResponderResource& resource = qp.resource(effect.resource_number);
       resource.original = batch.ops[packet.first_op].original;
       resource.is_pending = true;
-      qp.resources_pending = true;
     }
     qp.reply = {};  // the response acknowledges what came before [IBTA 9.7.5.1.2]
   }
   if (effect.reply.is_pending) queue_reply(shard, qp, effect.reply, packet.verdict == DropReason::kDuplicate);
-  if (qp.resources_pending) shard.activate(qp);
+  if (qp.owes_responses()) shard.activate(qp);
 }
 
 void fail_request(Shard& shard, Qp& qp, const ReceivedPacket& packet) {
@@ -652,17 +657,14 @@ void fail_request(Shard& shard, Qp& qp, const ReceivedPacket& packet) {
 
 bool plan_response(Shard& shard, Qp& qp, TransmitBatch& batch) {
   if (qp.state == QpState::kErr ? !qp.answers_in_error : !qp.can_receive()) return false;
-  if (qp.resources_pending) {
-    if (ResponderResource* const resource = first_pending(qp); resource != nullptr) {
-      if (resource->is_atomic) {
-        plan_atomic_response(qp, *resource, batch);
-      } else if (!plan_read_response(shard, qp, *resource, batch)) {
-        end_with_nak(shard, qp, resource->send_psn, NakCode::kRemoteAccessError, EventKind::kQpAccessErr);
-        return plan_response(shard, qp, batch);
-      }
-      return true;
+  if (ResponderResource* const resource = first_pending(qp); resource != nullptr) {
+    if (resource->is_atomic) {
+      plan_atomic_response(qp, *resource, batch);
+    } else if (!plan_read_response(shard, qp, *resource, batch)) {
+      end_with_nak(shard, qp, resource->send_psn, NakCode::kRemoteAccessError, EventKind::kQpAccessErr);
+      return plan_response(shard, qp, batch);
     }
-    qp.resources_pending = false;
+    return true;
   }
   if (!qp.reply.is_pending) return false;
   plan_acknowledge(shard, qp, batch);
