@@ -1,8 +1,8 @@
 // `roci check`: its options.
+#include "tools/roci/subcommand.h"
 #include "tools/trace/check_files.h"
 
 #include <unistd.h>
-#include <CLI/CLI.hpp>
 
 #include <iostream>
 #include <memory>
@@ -16,6 +16,7 @@ void add_check(CLI::App& root, int& exit_status) {
   };
   const auto arguments = std::make_shared<Arguments>();
   CLI::App* command = root.add_subcommand("check", "Check captures against the rules of RoCE v2");
+  set_usage(*command, "roci check [OPTIONS] FILE...");
   command->add_option("FILE", arguments->options.paths, "pcap or pcapng files; - is standard input");
   command->add_flag("--rules", arguments->lists_rules, "List the rules and their sources instead");
   command->add_flag("--json", arguments->options.is_json, "Print JSON");
@@ -32,8 +33,7 @@ void add_check(CLI::App& root, int& exit_status) {
       return;
     }
     if (arguments->options.paths.empty()) {
-      std::cerr << "roci check: no FILE given; see roci check --help\n";
-      exit_status = kCheckUnreadable;
+      exit_status = complain("check", "no FILE given; see roci check --help", kWrongUse);
       return;
     }
     arguments->options.shows_progress = isatty(STDERR_FILENO) == 1;

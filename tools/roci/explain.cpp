@@ -1,7 +1,6 @@
 // `roci explain`: its options.
+#include "tools/roci/subcommand.h"
 #include "tools/trace/explain_files.h"
-
-#include <CLI/CLI.hpp>
 
 #include <iostream>
 #include <memory>
@@ -11,6 +10,7 @@ namespace roci::tools {
 void add_explain(CLI::App& root, int& exit_status) {
   const auto options = std::make_shared<ExplainOptions>();
   CLI::App* command = root.add_subcommand("explain", "Tell captures in words, one line a packet");
+  set_usage(*command, "roci explain [OPTIONS] FILE...");
   command->add_option("FILE", options->paths, "pcap or pcapng files; - is standard input")->required();
   command->add_flag("--json", options->is_json, "Print JSON, one object a line");
   command->add_flag("--roce", options->is_roce_only, "Leave out frames that are not RoCE");

@@ -59,6 +59,8 @@ int main(int argc, char** argv) {
   add_run(root, exit_status);
   add_show(root, exit_status);
   add_capture(root, exit_status);
+  add_check(root, exit_status);
+  add_explain(root, exit_status);
   add_stop(root, exit_status);
 
   try {

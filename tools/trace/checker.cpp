@@ -22,16 +22,10 @@ void Checker::on_frame(const CapturedFrame& frame) {
   if (frame.is_cut()) ++counts_.cut_short;
   for (Violation& violation : judged.violations)
     add({frame.number, violation.rule, std::move(violation.text)});
-  switch (judged.kind) {
-    case FrameKind::kSound:
-    case FrameKind::kDefective:
-      conversations_.on_packet({frame.number, frame.time_ns, judged.packet},
-                               judged.kind == FrameKind::kDefective);
-      return;
-    case FrameKind::kOther:
-    case FrameKind::kCutShort:
-    case FrameKind::kBroken:
-      return;
+  if (judged.kind == FrameKind::kSound) {
+    conversations_.on_packet({frame.number, frame.time_ns, judged.packet});
+  } else {
+    conversations_.on_unread(frame.number);
   }
 }
 

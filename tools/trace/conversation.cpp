@@ -69,7 +69,8 @@ std::size_t Conversations::FlowKeyHash::operator()(const FlowKey& key) const {
 Conversations::Conversations(Report report, Limits limits) : report_(std::move(report)), limits_(limits) {}
 
 RequestLog::Context Conversations::context_of(const Flow& flow, bool is_nothing_between) const {
-  return {report_, limits_, flow.mtu_bytes, is_nothing_between};
+  return {report_,           limits_, flow.mtu_bytes, last_unread_, last_unread_ > flow.last_number,
+          is_nothing_between};
 }
 
 Conversations::Flow& Conversations::flow_of(const Packet& packet) {
@@ -120,36 +121,32 @@ void Conversations::judge_at_end(Flow& flow) {
   flow.requests.finish(last_ns, context_of(flow));
 }
 
-void Conversations::on_packet(const Sighting& seen, bool is_defective) {
+void Conversations::on_packet(const Sighting& seen) {
   const Packet& packet = seen.packet;
   const OpcodeInfo& opcode = packet.opcode_info();
   Flow& flow = flow_of(packet);
   const bool nothing_between = is_nothing_between(flow.ip_ids, packet);
   const std::size_t requests_before = flow.requests.size();
-  if (is_defective) {
-    flow.requests.on_defective(seen, context_of(flow));
-  } else {
-    flow.last_ns = seen.time_ns;
-    const std::uint16_t pkey = packet.bth.pkey.value();
-    // QP1 takes every P_Key of the port [IBTA C9-42]; an invalid one is reported by itself.
-    if (packet.bth.destination != proto::kQpnGsi && (pkey & kPkeyBase) != 0) {
-      tally(flow.pkeys, pkey & kPkeyBase, seen);
-      flow.has_full_member = flow.has_full_member || (pkey & kPkeyMembership) != 0;
-    }
-    if (opcode.service != Service::kCnp)
-      tally(flow.services, static_cast<std::uint16_t>(opcode.service), seen);
-    judge_mtu(flow, seen);
-    switch (opcode.role) {
-      case Role::kRequest:
-        if (has_connection(opcode.service)) on_request(flow, seen, nothing_between);
-        break;
-      case Role::kResponse:
-        if (is_answered_service(opcode.service)) on_response(flow, seen);
-        break;
-      case Role::kNotification:
-        break;
-    }
+  flow.last_ns = seen.time_ns;
+  const std::uint16_t pkey = packet.bth.pkey.value();
+  // QP1 takes every P_Key of the port [IBTA C9-42]; an invalid one is reported by itself.
+  if (packet.bth.destination != proto::kQpnGsi && (pkey & kPkeyBase) != 0) {
+    tally(flow.pkeys, pkey & kPkeyBase, seen);
+    flow.has_full_member = flow.has_full_member || (pkey & kPkeyMembership) != 0;
   }
+  if (opcode.service != Service::kCnp) tally(flow.services, static_cast<std::uint16_t>(opcode.service), seen);
+  judge_mtu(flow, seen);
+  switch (opcode.role) {
+    case Role::kRequest:
+      if (has_connection(opcode.service)) on_request(flow, seen, nothing_between);
+      break;
+    case Role::kResponse:
+      if (is_answered_service(opcode.service)) on_response(flow, seen);
+      break;
+    case Role::kNotification:
+      break;
+  }
+  flow.last_number = seen.number;
   all_requests_ += flow.requests.size() - requests_before;
 }
 
@@ -297,11 +294,11 @@ void Conversations::on_response(Flow& flow, const Sighting& seen) {
   if (flow.peer == nullptr) return;
   Flow& requester = *flow.peer;
   if (packet.opcode_info().operation == Operation::kAcknowledge) {
-    requester.requests.on_acknowledge(psn, packet.aeth->syndrome, context_of(requester));
+    requester.requests.on_acknowledge(psn, packet.aeth->syndrome, seen.time_ns, context_of(requester));
     return;
   }
   if (packet.opcode_info().operation == Operation::kReadResponse) judge_read_response(requester, flow, seen);
-  requester.requests.on_response(psn);
+  requester.requests.on_response(psn, seen.time_ns);
 }
 
 void Conversations::judge_read_response(const Flow& requester, const Flow& responder, const Sighting& seen) {
@@ -313,7 +310,7 @@ void Conversations::judge_read_response(const Flow& requester, const Flow& respo
   const std::uint64_t size = packet.payload.size() + (is_full_position(opcode) ? packet.bth.pad_count : 0);
   const std::uint64_t carried = before + size;
   // A packet behind the end belongs to something that the capture does not have.
-  if (before > place->length_bytes) return;
+  if (place->packets_before > 0 && before >= place->length_bytes) return;
   if (opcode.ends_message() ? carried == place->length_bytes : carried < place->length_bytes) return;
   report_({seen.number, Rule::kLengthRead,
            fmt::format("with {} the response has {} of the {} bytes that were asked for{}", opcode.name,

@@ -28,8 +28,9 @@ class Conversations {
  public:
   explicit Conversations(Report report, Limits limits = {});
 
-  // `is_defective`: a receiver drops it, so it only accounts for its PSN.
-  void on_packet(const Sighting& seen, bool is_defective);
+  void on_packet(const Sighting& seen);
+  // A frame that cannot be read, or that its receiver drops: it may be what seems to be missing later.
+  void on_unread(std::uint64_t number) { last_unread_ = number; }
   // The capture is over: judges what waited.
   void finish();
 
@@ -85,6 +86,7 @@ class Conversations {
     bool is_listed = false;        // in unpaired_
     std::size_t pairing_tries = 0;
     std::int64_t last_ns = 0;
+    std::uint64_t last_number = 0;
   };
   using FlowList = std::list<Flow>;
 
@@ -108,6 +110,7 @@ class Conversations {
   Report report_;
   Limits limits_;
   std::uint64_t flows_seen_ = 0;
+  std::uint64_t last_unread_ = 0;
   std::size_t all_requests_ = 0;
   FlowList flows_;  // the one idle for longest comes first
   std::unordered_map<FlowKey, FlowList::iterator, FlowKeyHash> by_key_;

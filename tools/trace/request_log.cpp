@@ -59,7 +59,11 @@ RequestLog::Request RequestLog::make_request(const Sighting& seen, std::uint32_t
   request.psn = packet.bth.psn;
   request.opcode = packet.bth.opcode;
   request.payload_bytes = static_cast<std::uint32_t>(packet.payload.size());
-  if (packet.reth) request.dma_length = packet.reth->dma_length_bytes;
+  if (packet.reth) {
+    request.dma_length = packet.reth->dma_length_bytes;
+    request.address = packet.reth->virtual_address;
+    request.rkey = packet.reth->rkey;
+  }
   request.wants_answer =
       is_acknowledged(opcode.service) && (packet.bth.ack_request || has_own_answer(opcode.operation));
   if (opcode.operation == Operation::kReadRequest) {
@@ -77,7 +81,7 @@ RequestLog::Placed RequestLog::on_request(const Sighting& seen, const Context& c
     start(std::move(request), context);
     return Placed::kHere;
   }
-  settle_last_span(request.psn);
+  settle_last_span(request);
   const std::int32_t ahead = next_.distance_to(request.psn);
   const bool is_far = ahead > context.limits.psn_jump ||
                       requests_.front().psn.distance_to(request.psn) < -context.limits.psn_jump;
@@ -95,23 +99,13 @@ RequestLog::Placed RequestLog::on_request(const Sighting& seen, const Context& c
   return Placed::kHere;
 }
 
-void RequestLog::on_defective(const Sighting& seen, const Context& context) {
-  Request request;
-  request.number = seen.number;
-  request.time_ns = seen.time_ns;
-  request.psn = seen.packet.bth.psn;
-  request.is_defective = true;
-  if (requests_.empty()) return;
-  settle_last_span(request.psn);
-  // A damaged PSN opens no gap; one that fits accounts for the packet.
-  if (next_ == request.psn) append(std::move(request), 0, context);
-  forget(context);
-}
-
 void RequestLog::start(Request request, const Context& context) {
   requests_.clear();
   gaps_.clear();
   has_failed_ = false;
+  last_answer_ns_ = request.time_ns;
+  // Mid-message, the requester may be sending again what the capture has not seen the first time.
+  is_start_known_ = info(request.opcode).starts_message();
   request.is_first_of_flow = true;
   next_ = request.psn.plus(std::max<std::uint32_t>(request.span, 1));
   requests_.push_back(std::move(request));
@@ -119,21 +113,33 @@ void RequestLog::start(Request request, const Context& context) {
 }
 
 // How many PSNs a READ takes depends on the path MTU; where that is not known, the next request tells.
-void RequestLog::settle_last_span(Psn next) {
+void RequestLog::settle_last_span(const Request& next) {
   Request& last = requests_.back();
   if (last.span != 0) return;
-  const std::int32_t distance = last.psn.distance_to(next);
+  const std::int32_t distance = last.psn.distance_to(next.psn);
   if (distance <= 0) return;
-  const auto fits = [&](proto::PathMtu mtu) {
-    return packets_of_read(last.dma_length, bytes_of(mtu)) == static_cast<std::uint32_t>(distance);
-  };
-  if (std::any_of(kPathMtus.begin(), kPathMtus.end(), fits)) {
-    last.span = static_cast<std::uint32_t>(distance);
+  const auto steps = static_cast<std::uint32_t>(distance);
+  if (is_rest_of(last, next)) {
+    const std::uint32_t mtu_bytes = (last.dma_length - next.dma_length) / steps;
+    if (mtu_bytes == 0) return;
+    last.span = packets_of_read(last.dma_length, mtu_bytes);
+    next_ = last.psn.plus(last.span);
+    return;
   }
+  const auto fits = [&](proto::PathMtu mtu) {
+    return packets_of_read(last.dma_length, bytes_of(mtu)) == steps;
+  };
+  if (std::any_of(kPathMtus.begin(), kPathMtus.end(), fits)) last.span = steps;
   // If none fits, something is missing, and how much cannot be told. A PSN within the READ is a part of it
   // again.
-  const std::uint32_t fewest = packets_of_read(last.dma_length, bytes_of(kPathMtus.front()));
-  if (static_cast<std::uint32_t>(distance) >= fewest) next_ = next;
+  if (steps >= packets_of_read(last.dma_length, bytes_of(kPathMtus.front()))) next_ = next.psn;
+}
+
+// A READ that asks again for the rest of one whose response broke off.
+bool RequestLog::is_rest_of(const Request& read, const Request& next) {
+  return info(next.opcode).operation == Operation::kReadRequest && next.rkey == read.rkey &&
+         next.dma_length < read.dma_length &&
+         next.address - read.address == read.dma_length - next.dma_length;
 }
 
 void RequestLog::append(Request request, std::int32_t missing, const Context& context) {
@@ -149,6 +155,10 @@ void RequestLog::place_again(Request request, const Context& context) {
   std::erase_if(gaps_, [&](const Gap& gap) { return proto::is_within(request.psn, gap.begin, gap.count); });
   excuse_from(request.psn);
   request.is_excused = true;
+  const auto partly_answered = covering_position(request.psn);
+  if (partly_answered && is_rest_of(requests_[*partly_answered], request)) {
+    requests_[*partly_answered].is_answered = true;
+  }
   if (requests_.front().psn.distance_to(request.psn) < 0) return;  // forgotten already
 
   const std::size_t at = position_of(request.psn);
@@ -157,7 +167,7 @@ void RequestLog::place_again(Request request, const Context& context) {
     const Request& before = requests_[at];
     const OpcodeInfo& was = info(before.opcode);
     const OpcodeInfo& is = info(request.opcode);
-    if (!before.is_defective && was.service == is.service && was.operation != is.operation) {
+    if (was.service == is.service && was.operation != is.operation) {
       context.report({request.number, Rule::kPsnReuse,
                       fmt::format("{} has PSN {:#08x}, which packet {} used for {}", is.name,
                                   request.psn.value(), before.number, was.name)});
@@ -181,11 +191,10 @@ void RequestLog::judge_following(std::size_t at, const Context& context) {
 
 void RequestLog::judge_message(std::size_t at, const Context& context) {
   Request& request = requests_[at];
-  if (request.is_defective) return;
   const OpcodeInfo& is = info(request.opcode);
   const Request* before = at > 0 ? &requests_[at - 1] : nullptr;
   const bool is_adjacent = before != nullptr && before->span != 0 &&
-                           before->psn.plus(before->span) == request.psn && !before->is_defective &&
+                           before->psn.plus(before->span) == request.psn &&
                            info(before->opcode).service == is.service;
   request.is_linked = is_adjacent;
   bool continues = false;
@@ -235,6 +244,7 @@ void RequestLog::open_gap(Psn begin, std::uint32_t count, std::uint64_t number, 
     report_gap(gap, "IP ids without a gap show that nothing was sent in between", context);
     return;
   }
+  if (context.is_something_unread || !is_start_known_) return;
   if (gaps_.size() == context.limits.gaps) {
     if (gaps_.front().is_passed) report_gap(gaps_.front(), "the responder goes on without", context);
     gaps_.erase(gaps_.begin());
@@ -250,7 +260,7 @@ void RequestLog::report_gap(const Gap& gap, const char* why, const Context& cont
 
 void RequestLog::forget(const Context& context) {
   const auto is_settled = [](const Request& request) {
-    return request.is_answered || request.is_excused || request.is_defective || !request.wants_answer;
+    return request.is_answered || request.is_excused || !request.wants_answer;
   };
   while (requests_.size() > context.limits.requests ||
          (requests_.size() > context.limits.answered && is_settled(requests_.front()))) {
@@ -265,17 +275,22 @@ std::size_t RequestLog::position_of(Psn psn) const {
   return static_cast<std::size_t>(at - requests_.begin());
 }
 
-const RequestLog::Request* RequestLog::covering(Psn psn) const {
+std::optional<std::size_t> RequestLog::covering_position(Psn psn) const {
   std::size_t at = position_of(psn);
   if (at == requests_.size() || requests_[at].psn != psn) {
-    if (at == 0) return nullptr;
+    if (at == 0) return std::nullopt;
     --at;
   }
   const Request& request = requests_[at];
-  if (request.is_defective) return nullptr;
   const std::uint32_t most =
       request.span != 0 ? request.span : packets_of_read(request.dma_length, bytes_of(kPathMtus.back()));
-  return proto::is_within(psn, request.psn, std::min<std::uint32_t>(most, 1U << 23)) ? &request : nullptr;
+  if (!proto::is_within(psn, request.psn, std::min<std::uint32_t>(most, 1U << 23))) return std::nullopt;
+  return at;
+}
+
+const RequestLog::Request* RequestLog::covering(Psn psn) const {
+  const auto at = covering_position(psn);
+  return at ? &requests_[*at] : nullptr;
 }
 
 bool RequestLog::is_sent(Psn psn) const {
@@ -321,11 +336,14 @@ void RequestLog::pass_gaps_before(Psn psn) {
   }
 }
 
-void RequestLog::on_acknowledge(Psn psn, proto::Syndrome syndrome, const Context& context) {
+void RequestLog::on_acknowledge(Psn psn, proto::Syndrome syndrome, std::int64_t time_ns,
+                                const Context& context) {
   if (requests_.empty()) return;
+  last_answer_ns_ = time_ns;
   switch (syndrome.kind()) {
     case proto::Syndrome::Kind::kAck:
       if (!is_sent(psn)) return;  // nobody asked, or it is forgotten
+      if (psn.plus(1) == next_) is_start_known_ = true;
       mark_answered_before(psn.plus(1));
       pass_gaps_before(psn.plus(1));
       return;
@@ -366,14 +384,13 @@ void RequestLog::on_acknowledge(Psn psn, proto::Syndrome syndrome, const Context
   has_failed_ = true;
 }
 
-void RequestLog::on_response(Psn psn) {
-  const std::size_t at = position_of(psn);
-  const Request* covered = covering(psn);
-  if (covered == nullptr || !has_own_answer(info(covered->opcode).operation)) return;
-  mark_answered_before(covered->psn);
-  pass_gaps_before(covered->psn);
-  const bool is_exact = at < requests_.size() && requests_[at].psn == psn;
-  requests_[is_exact ? at : at - 1].is_answered = true;
+void RequestLog::on_response(Psn psn, std::int64_t time_ns) {
+  const auto at = covering_position(psn);
+  if (!at || !has_own_answer(info(requests_[*at].opcode).operation)) return;
+  last_answer_ns_ = time_ns;
+  mark_answered_before(requests_[*at].psn);
+  pass_gaps_before(requests_[*at].psn);
+  requests_[*at].is_answered = true;
 }
 
 std::optional<RequestLog::ReadPlace> RequestLog::read_at(Psn psn) const {
@@ -390,10 +407,9 @@ void RequestLog::finish(std::optional<std::int64_t> last_ns, const Context& cont
     for (const Request& request : requests_) {
       // Behind a gap the responder takes nothing, so it owes nothing.
       if (!gaps_.empty() && gaps_.front().begin.distance_to(request.psn) > 0) break;
-      if (!request.wants_answer || request.is_answered || request.is_excused || request.is_defective)
-        continue;
-      const std::int64_t waited_ns = *last_ns - request.time_ns;
-      if (waited_ns < context.limits.answer_ns) continue;
+      if (!request.wants_answer || request.is_answered || request.is_excused) continue;
+      const std::int64_t waited_ns = *last_ns - std::max(request.time_ns, last_answer_ns_);
+      if (waited_ns < context.limits.answer_ns || request.number < context.last_unread) continue;
       context.report(
           {request.number, Rule::kAckMissing,
            fmt::format("{} with PSN {:#08x} {}, and nothing answers it in the {} ms that the connection "

@@ -30,21 +30,21 @@ class RequestLog {
   struct Context {
     const Report& report;
     const Limits& limits;
-    std::uint32_t mtu_bytes;  // of the flow, 0 if not known
-    bool is_nothing_between;  // the sender's IP ids prove that it sent nothing between this packet and the
-                              // last
+    std::uint32_t mtu_bytes;    // of the flow, 0 if not known
+    std::uint64_t last_unread;  // number of the last frame that could not be read, of whatever flow
+    bool is_something_unread;   // such a frame came since the last packet of this flow
+    bool is_nothing_between;    // the sender's IP ids prove that it sent nothing between this packet and the
+                                // last
   };
   // kAnotherConnection: the PSN is so far off that the QPN must have been used again; the log starts anew.
   enum class Placed : std::uint8_t { kHere, kAnotherConnection };
   Placed on_request(const Sighting& seen, const Context& context);
-  // A packet that a receiver drops: it accounts for its PSN, and nothing of it is judged.
-  void on_defective(const Sighting& seen, const Context& context);
 
   // An answer with this PSN could be for one of these requests.
   [[nodiscard]] bool awaits(proto::Psn psn) const;
-  void on_acknowledge(proto::Psn psn, proto::Syndrome syndrome, const Context& context);
+  void on_acknowledge(proto::Psn psn, proto::Syndrome syndrome, std::int64_t time_ns, const Context& context);
   // A READ response or ATOMIC acknowledge.
-  void on_response(proto::Psn psn);
+  void on_response(proto::Psn psn, std::int64_t time_ns);
   // The READ that a response with this PSN belongs to: how many packets in, and how many bytes were asked
   // for.
   struct ReadPlace {
@@ -67,12 +67,13 @@ class RequestLog {
     proto::Opcode opcode = proto::Opcode::kRcSendOnly;
     std::uint32_t span = 1;  // PSNs; 0: a READ of an unknown path MTU
     std::uint32_t payload_bytes = 0;
-    std::uint32_t dma_length = 0;  // of the RETH
-    std::uint64_t carried = 0;     // bytes of the message up to this packet, if its length is known
-    std::uint64_t announced = 0;   // bytes of the whole message
+    std::uint32_t dma_length = 0;  // of the RETH, as are the next two
+    std::uint64_t address = 0;
+    proto::Rkey rkey;
+    std::uint64_t carried = 0;    // bytes of the message up to this packet, if its length is known
+    std::uint64_t announced = 0;  // bytes of the whole message
     bool is_length_known = false;
     bool is_linked = false;  // judged together with the packet before
-    bool is_defective = false;
     bool wants_answer = false;
     bool is_answered = false;
     bool is_excused = false;  // sent again, or refused: no answer is owed to this one
@@ -87,7 +88,8 @@ class RequestLog {
 
   [[nodiscard]] static Request make_request(const Sighting& seen, std::uint32_t mtu_bytes);
   void start(Request request, const Context& context);
-  void settle_last_span(proto::Psn next);
+  void settle_last_span(const Request& next);
+  [[nodiscard]] static bool is_rest_of(const Request& read, const Request& next);
   void append(Request request, std::int32_t missing, const Context& context);
   void place_again(Request request, const Context& context);
   void judge_message(std::size_t at, const Context& context);
@@ -98,6 +100,7 @@ class RequestLog {
   void forget(const Context& context);
   // The first request at or behind `psn`.
   [[nodiscard]] std::size_t position_of(proto::Psn psn) const;
+  [[nodiscard]] std::optional<std::size_t> covering_position(proto::Psn psn) const;
   [[nodiscard]] const Request* covering(proto::Psn psn) const;
   void mark_answered_before(proto::Psn psn);
   void excuse_from(proto::Psn psn);
@@ -106,8 +109,10 @@ class RequestLog {
 
   std::deque<Request> requests_;  // in PSN order
   std::vector<Gap> gaps_;
-  proto::Psn next_;          // of the next new request
-  bool has_failed_ = false;  // a NAK ended the connection
+  proto::Psn next_;  // of the next new request
+  std::int64_t last_answer_ns_ = 0;
+  bool is_start_known_ = false;  // no request from before the capture can be in a gap
+  bool has_failed_ = false;      // a NAK ended the connection
 };
 
 }  // namespace roci::tools

@@ -1,0 +1,91 @@
+// `roci check` as a whole: exit status, text, JSON, several files.
+#include "tests/trace/support.h"
+#include "tools/trace/check_files.h"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include <sstream>
+
+namespace roci::tools::test {
+namespace {
+
+struct Outcome {
+  int status;
+  std::string out;
+  std::string err;
+};
+
+Outcome run(std::vector<std::string> paths, bool is_json = false, bool is_quiet = false) {
+  std::ostringstream out;
+  std::ostringstream err;
+  CheckOptions options;
+  options.paths = std::move(paths);
+  options.is_json = is_json;
+  options.is_quiet = is_quiet;
+  const int status = check_files(options, out, err);
+  return {status, out.str(), err.str()};
+}
+
+std::string own(std::string_view name) { return (pcaps_folder() / (std::string{name} + ".pcap")).string(); }
+
+TEST_CASE("0 is clean, 1 findings, 2 unreadable, and the greatest counts") {
+  const TemporaryFile empty;
+  const TemporaryFile garbage;
+  garbage.write(Bytes(1000, std::byte{'x'}));
+  const TemporaryFile cut;
+  const Bytes whole = file_bytes(own("raw-dropped"));
+  cut.write(std::span{whole}.first(whole.size() - 1));
+
+  CHECK(run({own("rc-send-only")}).status == kCheckClean);
+  CHECK(run({own("raw-dropped")}).status == kCheckFindings);
+  CHECK(run({"/nonexistent/file"}).status == kCheckUnreadable);
+  CHECK(run({"/"}).status == kCheckUnreadable);
+  CHECK(run({empty.path()}).status == kCheckUnreadable);
+  CHECK(run({garbage.path()}).status == kCheckUnreadable);
+  CHECK(run({own("raw-dropped"), own("rc-send-only")}).status == kCheckFindings);
+  CHECK(run({"/nonexistent/file", own("rc-send-only")}).status == kCheckUnreadable);
+
+  // What could be read of a cut file is judged, and said, all the same.
+  const Outcome outcome = run({cut.path()});
+  CHECK(outcome.status == kCheckUnreadable);
+  CHECK(outcome.out.find("packet 3: ICRC:") != std::string::npos);
+  CHECK(outcome.err.find("unreadable after frame 5") != std::string::npos);
+}
+
+TEST_CASE("text names file, packet, rule and source") {
+  const Outcome outcome = run({own("raw-tolerated")});
+  CHECK(outcome.out.find(
+            "raw-tolerated.pcap: packet 5: FRAME.DF: DF is not set in the IPv4 header [IBTA CA17-7]\n") !=
+        std::string::npos);
+  CHECK(outcome.out.find("10 frames, 10 of RoCE or InfiniBand: 1 finding\n") != std::string::npos);
+  CHECK(outcome.err.empty());
+  CHECK(run({own("rc-send-only")}, false, true).out.empty());
+}
+
+TEST_CASE("JSON has one object for each file") {
+  const Outcome outcome = run({own("raw-dropped"), own("rc-send-only"), "/nonexistent/file"}, true);
+  const auto json = nlohmann::json::parse(outcome.out);
+  REQUIRE(json["files"].size() == 3);
+  CHECK(json["files"][0]["verdict"] == "findings");
+  REQUIRE(json["files"][0]["findings"].size() == 3);
+  CHECK(json["files"][0]["findings"][2]["packet"] == 3);
+  CHECK(json["files"][0]["findings"][2]["rule"] == "ICRC");
+  CHECK(json["files"][1]["verdict"] == "clean");
+  CHECK(json["files"][1]["frames"] == 6);
+  CHECK(json["files"][2]["verdict"] == "unreadable");
+  CHECK(json["files"][2].contains("error"));
+}
+
+TEST_CASE("--rules lists every rule") {
+  std::ostringstream text;
+  print_rules(false, text);
+  std::ostringstream json;
+  print_rules(true, json);
+  CHECK(nlohmann::json::parse(json.str())["rules"].size() == kRules.size());
+  for (const RuleInfo& rule : kRules)
+    CHECK(text.str().find(rule.id) != std::string::npos);
+}
+
+}  // namespace
+}  // namespace roci::tools::test
