@@ -337,14 +337,21 @@ void Bench::pass() {
     events_.insert(events_.end(), events, events + got);
 }
 
-void Bench::advance(Duration duration) {
-  const Time end = now_ + duration;
+void Bench::advance_one_step(Time end) {
   // A poll loop would call far more often; once a gap is enough for the engine to see that the daemon runs.
-  const Duration stride = options_.daemon_gap;
-  while (now_ < end) {
-    now_ = std::min({end, now_ + stride, std::max(engine_->next_deadline(), now_ + Duration(1))});
-    pass();
-  }
+  now_ = std::min({end, now_ + options_.daemon_gap, std::max(engine_->next_deadline(), now_ + Duration(1))});
+  pass();
+}
+
+void Bench::advance(Duration duration) {
+  for (const Time end = now_ + duration; now_ < end;)
+    advance_one_step(end);
+}
+
+bool Bench::advance_until_sent(Duration limit) {
+  for (const Time end = now_ + limit; now_ < end && sent_.empty();)
+    advance_one_step(end);
+  return !sent_.empty();
 }
 
 }  // namespace roci::script

@@ -154,6 +154,8 @@ class Bench {
   void pass();
   // Lets time pass; the engine is called at each of its deadlines.
   void advance(emulator::Duration duration);
+  // The same until a packet is sent; false if none is within that time.
+  bool advance_until_sent(emulator::Duration limit);
   // The same, but the daemon is not scheduled meanwhile.
   void stall(emulator::Duration duration) { now_ += duration; }
   [[nodiscard]] emulator::Engine& engine() { return *engine_; }
@@ -167,6 +169,8 @@ class Bench {
 
  private:
   class Sink;
+
+  void advance_one_step(emulator::Time end);
 
   BenchOptions options_;
   sim::PlainMemory memory_;

@@ -99,7 +99,9 @@ class Program {
   WorldConfig choose_world();
   void build();
   void add_pair(unsigned number);
-  Endpoint& add_endpoint(unsigned host, std::string name);
+  Endpoint& add_endpoint(unsigned side, std::string name);
+  [[nodiscard]] unsigned host_of(unsigned side) const { return config_.hosts == 1 ? 0 : side; }
+  [[nodiscard]] unsigned nic_of(unsigned side) const { return config_.hosts == 1 ? side : 0; }
   Time application(Time now);
   void post(Endpoint& end);
   void post_recv(Endpoint& end);
@@ -123,6 +125,7 @@ class Program {
   std::vector<std::unique_ptr<Context>> contexts_;  // by host and shard
   std::vector<std::unique_ptr<Endpoint>> ends_;
   std::map<std::pair<Context*, std::uint32_t>, Endpoint*> by_qpn_;
+  WorldConfig config_;
   proto::PathMtu mtu_ = proto::PathMtu::k1024;
   bool ipv6_ = false;
   Time last_progress_{};
@@ -140,6 +143,11 @@ WorldConfig Program::choose_world() {
   WorldConfig config;
   config.seed = random_.next();
   config.shards = options_.shards;
+  // Two hosts, or one with two NICs, whose daemon pauses for both.
+  if (random_.chance(300'000)) {
+    config.hosts = 1;
+    config.nics = 2;
+  }
   config.static_neighbours = random_.chance(700'000);
   config.transmit_burst = random_.between32(1, 64);
   config.window_packets = random_.between32(4, 200);
@@ -174,13 +182,14 @@ WorldConfig Program::choose_world() {
   ipv6_ = random_.chance(400'000);
   eagerness_ = random_.between32(20'000, 900'000);
   char text[240];
-  std::snprintf(text, sizeof text,
-                "shards %u, mtu %u, %s, faults %u/%u/%u/%u ppm, pauses %u, short bursts %u, blocked %u, "
-                "burst %u, window %u, %s",
-                config.shards, proto::bytes_of(mtu_), ipv6_ ? "IPv6" : "IPv4", rates[0], rates[1], rates[2],
-                rates[3], config.pause_per_million, config.short_burst_per_million,
-                config.blocked_nic_per_million, config.transmit_burst, config.window_packets,
-                config.static_neighbours ? "static neighbours" : "ARP");
+  std::snprintf(
+      text, sizeof text,
+      "hosts %u, shards %u, mtu %u, %s, faults %u/%u/%u/%u ppm, pauses %u, short bursts %u, blocked %u, "
+      "burst %u, window %u, %s",
+      config.hosts, config.shards, proto::bytes_of(mtu_), ipv6_ ? "IPv6" : "IPv4", rates[0], rates[1],
+      rates[2], rates[3], config.pause_per_million, config.short_burst_per_million,
+      config.blocked_nic_per_million, config.transmit_burst, config.window_packets,
+      config.static_neighbours ? "static neighbours" : "ARP");
   result_.setting = text;
   return config;
 }
@@ -233,11 +242,11 @@ void Program::fill(std::span<std::byte> bytes) {
 
 // ---- building --------------------------------------------------------------------------------------
 
-Endpoint& Program::add_endpoint(unsigned host, std::string name) {
+Endpoint& Program::add_endpoint(unsigned side, std::string name) {
   ends_.push_back(std::make_unique<Endpoint>());
   Endpoint& end = *ends_.back();
   end.name = std::move(name);
-  end.context = contexts_[host * options_.shards + random_.index(options_.shards)].get();
+  end.context = contexts_[side * options_.shards + random_.index(options_.shards)].get();
   Client& client = *end.context->client;
   end.signal_all = random_.chance(200'000);
   end.caps = {random_.between32(1, 40), random_.between32(1, 40), random_.between32(1, kMaxPieces),
@@ -266,13 +275,13 @@ Endpoint& Program::add_endpoint(unsigned host, std::string name) {
 }
 
 void Program::add_pair(unsigned number) {
-  Endpoint& a = add_endpoint(0, "pair " + std::to_string(number) + " host 0");
-  Endpoint& b = add_endpoint(1, "pair " + std::to_string(number) + " host 1");
+  Endpoint& a = add_endpoint(0, "pair " + std::to_string(number) + " side 0");
+  Endpoint& b = add_endpoint(1, "pair " + std::to_string(number) + " side 1");
   a.peer = &b;
   b.peer = &a;
   ConnectOptions to_b, to_a;
-  to_b.dgid = World::gid(1, 0, ipv6_);
-  to_a.dgid = World::gid(0, 0, ipv6_);
+  to_b.dgid = World::gid(host_of(1), nic_of(1), ipv6_);
+  to_a.dgid = World::gid(host_of(0), nic_of(0), ipv6_);
   to_b.dest_qpn = b.qp->qpn();
   to_a.dest_qpn = a.qp->qpn();
   to_b.sq_psn = to_a.rq_psn = proto::Psn{random_.chance(300'000) ? 0xFFFFFF - random_.between32(0, 50)
@@ -291,11 +300,11 @@ void Program::add_pair(unsigned number) {
 }
 
 void Program::build() {
-  for (unsigned host = 0; host < 2; ++host) {
+  for (unsigned side = 0; side < 2; ++side) {
     for (unsigned shard = 0; shard < options_.shards; ++shard) {
       contexts_.push_back(std::make_unique<Context>());
       Context& context = *contexts_.back();
-      context.client = &world_->add_client(host, shard);
+      context.client = &world_->add_client(host_of(side), shard, nic_of(side));
       context.send_cq = context.client->create_cq(1000);
       if (random_.chance(500'000)) context.recv_cq = context.client->create_cq(1000);
       context.shared = context.client->new_mr(8);
@@ -648,8 +657,8 @@ void Program::check_end() {
 }
 
 ProgramResult Program::run() {
-  const WorldConfig config = choose_world();
-  world_ = std::make_unique<World>(config);
+  config_ = choose_world();
+  world_ = std::make_unique<World>(config_);
   build();
   world_->set_application([this](Time now) { return application(now); });
   last_progress_ = world_->now();
@@ -665,9 +674,9 @@ ProgramResult Program::run() {
     world_->run_for(seconds(1));
     check_end();
   }
-  collect(*world_, config.hosts, config.shards, result_);
+  collect(*world_, config_, result_);
   // P07: on a clean link no timer runs out, whatever pauses the daemon makes.
-  const bool is_clean = config.link.per_million == decltype(config.link.per_million){};
+  const bool is_clean = config_.link.per_million == decltype(config_.link.per_million){};
   if (is_clean && result_.ack_timeouts != 0)
     fail(nullptr, "false timeouts on a clean link: " + std::to_string(result_.ack_timeouts));
   return result_;
@@ -675,10 +684,11 @@ ProgramResult Program::run() {
 
 }  // namespace
 
-void collect(World& world, unsigned hosts, unsigned shards, ProgramResult& result) {
-  for (unsigned host = 0; host < hosts; ++host) {
-    for (unsigned shard = 0; shard < shards; ++shard) {
-      const Counters& counters = world.engine(host, shard).counters({0});
+void collect(World& world, const WorldConfig& config, ProgramResult& result) {
+  for (unsigned host = 0; host < config.hosts; ++host) {
+    for (unsigned node = 0; node < config.shards * config.nics; ++node) {
+      const NicId nic{static_cast<std::uint8_t>(node % config.nics)};
+      const Counters& counters = world.engine(host, node / config.nics).counters(nic);
       result.retransmitted += counters.retransmitted_packets;
       result.ack_timeouts += counters.ack_timeouts;
       result.rnr_naks += counters.rnr_naks_sent;

@@ -1,4 +1,4 @@
-// A random RC program: several connections between two hosts run every operation, and a simple model knows
+// A random RC program: several connections between two NICs run every operation, and a simple model knows
 // every byte.
 //
 // Checked: each byte of each buffer, targets and what lies around them; each completion, once, in order, with
@@ -40,6 +40,6 @@ struct ProgramResult {
 
 // Takes the counts of the world's engines and link over into the result; a violation becomes its failure if
 // there is none yet.
-void collect(World& world, unsigned hosts, unsigned shards, ProgramResult& result);
+void collect(World& world, const WorldConfig& config, ProgramResult& result);
 
 }  // namespace roci::sim
