@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -117,7 +118,7 @@ Parsed<CommandLine> parse_command_line(int argc, const char* const* argv) {
   config.allow_uids.insert(config.allow_uids.end(), uids.begin(), uids.end());
   config.allow_gids.insert(config.allow_gids.end(), gids.begin(), gids.end());
   if (dashes != end) config.eal_arguments.insert(config.eal_arguments.end(), dashes + 1, end);
-  if (config.socket_path.empty()) config.socket_path = default_socket_path();
+  config.socket_path = config.socket_path.empty() ? default_socket_path() : std::filesystem::absolute(config.socket_path).string();
   if (auto error = check(config); !error.empty()) return Unexpected{std::move(error)};
   return line;
 }

@@ -254,6 +254,7 @@ void Shard::sleep(Time now) {
   const Time until = deadline(now);
   if (!has_input && until > now) {
     if (tap_.on()) tap_.set_horizon(kNever);
+    asleep_since_ns_.store(now.time_since_epoch().count(), std::memory_order_relaxed);
     wait_for_input(until == kNever ? Duration::max() : until - now);
     if (tap_.on()) {
       tap_.set_horizon(Time{});
@@ -261,6 +262,7 @@ void Shard::sleep(Time now) {
     }
     add(sleeps_, std::uint64_t{1});
     const auto slept = (monotonic_now() - now).count();
+    asleep_since_ns_.store(0, std::memory_order_relaxed);
     add(sleeping_ns_, slept);
     add(spinning_ns_, -slept);  // the loop counts the whole pass as spinning
   }
@@ -328,6 +330,8 @@ Shard::Statistics Shard::statistics() const {
   all.working = Duration(working_ns_.load(std::memory_order_relaxed));
   all.spinning = Duration(spinning_ns_.load(std::memory_order_relaxed));
   all.sleeping = Duration(sleeping_ns_.load(std::memory_order_relaxed));
+  const std::int64_t since = asleep_since_ns_.load(std::memory_order_relaxed);
+  if (since != 0) all.sleeping += monotonic_now() - Time{Duration(since)};
   all.crowded = crowded_.load(std::memory_order_relaxed);
   return all;
 }

@@ -30,7 +30,7 @@ struct ShardConfig {
   std::size_t max_commands_per_pass = 16;
   // Ports without a wake fd are polled this often while asleep; with one, as a safety net.
   emulator::Duration port_back_off = std::chrono::microseconds(200);
-  emulator::Duration port_safety_net = std::chrono::milliseconds(10);
+  emulator::Duration port_safety_net = std::chrono::milliseconds(50);
 };
 
 class Shard : public shim::ShardLink {
@@ -105,7 +105,7 @@ class Shard : public shim::ShardLink {
   alignas(64) std::atomic<std::uint32_t> asleep_{0};
   alignas(64) std::atomic<std::uint64_t> passes_{0};
   std::atomic<std::uint64_t> sleeps_{0}, involuntary_switches_{0};
-  std::atomic<std::int64_t> working_ns_{0}, spinning_ns_{0}, sleeping_ns_{0};
+  std::atomic<std::int64_t> working_ns_{0}, spinning_ns_{0}, sleeping_ns_{0}, asleep_since_ns_{0};
   std::atomic<bool> crowded_{false};
   std::thread thread_;
 };

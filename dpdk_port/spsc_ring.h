@@ -33,7 +33,7 @@ class SpscRing {
   // Consumer. Moves out up to `max` elements; returns how many.
   std::size_t pop(T* out, std::size_t max) {
     const std::size_t tail = tail_.load(std::memory_order_relaxed);
-    if (head_seen_ == tail) head_seen_ = head_.load(std::memory_order_acquire);
+    if (head_seen_ - tail < max) head_seen_ = head_.load(std::memory_order_acquire);
     std::size_t count = head_seen_ - tail;
     if (count > max) count = max;
     for (std::size_t i = 0; i < count; ++i) out[i] = std::move(elements_[(tail + i) & mask_]);
@@ -49,8 +49,8 @@ class SpscRing {
  private:
   const std::size_t mask_;
   const std::unique_ptr<T[]> elements_;
-  // Indices grow without end. Each side keeps what it last saw of the other's, so that a cache line travels
-  // once a lap, not once an element.
+  // Indices grow without end. Each side keeps what it last saw of the other's, and looks again only when that does
+  // not suffice, so that cache lines travel less often than elements.
   alignas(64) std::atomic<std::size_t> head_{0};
   std::size_t tail_seen_ = 0;
   alignas(64) std::atomic<std::size_t> tail_{0};

@@ -36,6 +36,8 @@ rte_mbuf* frame_to(const proto::Mac& destination) {
   char* data = rte_pktmbuf_append(mbuf, 60);
   std::memset(data, 0, 60);
   std::memcpy(data, destination.bytes.data(), 6);
+  data[12] = 8;  // ARP, which every shard has to see
+  data[13] = 6;
   return mbuf;
 }
 
