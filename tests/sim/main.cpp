@@ -7,6 +7,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "tests/sim/churn_program.h"
 #include "tests/sim/error_program.h"
 #include "tests/sim/rc_program.h"
 
@@ -19,7 +20,7 @@ struct Options {
   std::uint64_t runs = 0;  // 0: one, or until the time is up
   double seconds = 0;
   unsigned shards = 0;  // 0: one and two by turns
-  std::string kind = "both";
+  std::string kind = "all";
   unsigned operations = 150;
   bool is_verbose = false;
 };
@@ -69,6 +70,7 @@ struct Totals {
 };
 
 ProgramResult run(const std::string& kind, std::uint64_t seed, unsigned shards, unsigned operations) {
+  if (kind == "churn") return roci::sim::run_churn_program({seed, shards});
   if (kind == "errors") return roci::sim::run_error_program({seed, shards});
   return roci::sim::run_rc_program({seed, shards, operations});
 }
@@ -85,8 +87,9 @@ int main(int argc, char** argv) {
   app.add_option("--shards", options.shards, "engines a host; 0: one and two by turns")
       ->check(CLI::Range(0, 8))
       ->capture_default_str();
-  app.add_option("--kind", options.kind, "rc: nothing may fail; errors: something must; both: by turns")
-      ->check(CLI::IsMember({"rc", "errors", "both"}))
+  app.add_option("--kind", options.kind,
+                 "rc: nothing may fail; errors: something must; churn: objects come and go; all: by turns")
+      ->check(CLI::IsMember({"rc", "errors", "churn", "all"}))
       ->capture_default_str();
   app.add_option("--operations", options.operations, "operations of each end of a connection (rc)")
       ->capture_default_str();
@@ -103,8 +106,9 @@ int main(int argc, char** argv) {
   for (std::uint64_t i = 0; is_open_ended || i < runs; ++i) {
     if (options.seconds > 0 && elapsed() > options.seconds) break;
     const std::uint64_t seed = options.seed + i;
-    const unsigned shards = options.shards != 0 ? options.shards : 1 + static_cast<unsigned>(seed / 2 % 2);
-    const std::string kind = options.kind != "both" ? options.kind : seed % 2 == 0 ? "rc" : "errors";
+    const unsigned shards = options.shards != 0 ? options.shards : 1 + static_cast<unsigned>(seed / 3 % 2);
+    constexpr const char* kTurns[] = {"rc", "errors", "churn"};
+    const std::string kind = options.kind != "all" ? options.kind : kTurns[seed % 3];
     const ProgramResult result = run(kind, seed, shards, options.operations);
     totals.add(result);
     if (options.is_verbose || !result.ok()) {

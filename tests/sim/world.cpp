@@ -290,6 +290,15 @@ Client& World::add_client(unsigned host, unsigned shard, unsigned nic) {
   return *clients_.back().client;
 }
 
+void World::remove_client(Client& client) {
+  const auto found = std::find_if(clients_.begin(), clients_.end(),
+                                  [&](const Opened& one) { return one.client.get() == &client; });
+  if (found == clients_.end()) return;
+  client.close();
+  client.memory().give_up(client.space());
+  clients_.erase(found);
+}
+
 std::vector<std::string> World::violations() const {
   std::vector<std::string> all = violations_;
   for (const std::unique_ptr<PlainMemory>& memory : memories_) {

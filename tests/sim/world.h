@@ -58,8 +58,14 @@ class World {
   [[nodiscard]] static proto::Mac mac(unsigned host, unsigned nic = 0);
   [[nodiscard]] std::size_t port(unsigned host, unsigned nic = 0) const { return host * config_.nics + nic; }
 
-  // A context of a NIC on a shard of a host; lives as long as the world.
+  // A context of a NIC on a shard of a host; lives as long as the world, or until it is removed.
   Client& add_client(unsigned host, unsigned shard = 0, unsigned nic = 0);
+  // Closes the context; its memory and control area are given back, so whoever touches them is found out.
+  void remove_client(Client& client);
+  // Any command, and its reply.
+  emulator::CommandReply command(unsigned host, unsigned shard, emulator::Command command) {
+    return transact(node(host, shard), std::move(command));
+  }
   // Events raised so far by the engines of that host; the caller may clear it.
   [[nodiscard]] std::vector<emulator::Event>& events(unsigned host) { return events_[host]; }
 
