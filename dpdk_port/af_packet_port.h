@@ -1,7 +1,8 @@
 // A port on a network interface of the kernel, through DPDK's af_packet PMD.
 //
-// The PMD hands over more than arrived from the wire, and tells nothing about the interface; what is done about it stands
-// at each place. Needs CAP_NET_RAW. Not here: addresses and MTU, which rtnetlink gives (interface.h).
+// The PMD hands over more than arrived from the wire, and tells nothing about the interface; what is done
+// about it stands at each place. Needs CAP_NET_RAW. Not here: addresses and MTU, which rtnetlink gives
+// (interface.h).
 #pragma once
 
 #include <cstdint>
@@ -19,10 +20,11 @@ namespace roci::dpdk_port {
 
 struct AfPacketConfig {
   Interface interface;
-  std::uint16_t number = 0;             // of this port among the daemon's
-  proto::Mac mac;                       // of the NIC; promiscuous if it is not the interface's
+  std::uint16_t number = 0;  // of this port among the daemon's
+  proto::Mac mac;            // of the NIC; promiscuous if it is not the interface's
   std::uint32_t mtu_bytes = 1500;
-  bool kernel_owns_addresses = true;    // then UDP port 4791 of `addresses` is held, so that peers see no port unreachable
+  bool kernel_owns_addresses =
+      true;  // then UDP port 4791 of `addresses` is held, so that peers see no port unreachable
   std::vector<emulator::NicAddress> addresses;
 };
 
@@ -30,7 +32,8 @@ inline constexpr std::uint32_t kAfPacketRingFrames = 512;
 
 // Bytes of a slot in the kernel's rings, and of the data room of the mbufs it is copied to.
 [[nodiscard]] std::uint32_t af_packet_slot_bytes(std::uint32_t mtu_bytes);
-// Frames from and to `pool`, whose mbufs have af_packet_slot_bytes() behind the headroom. `warnings`: what works less well.
+// Frames from and to `pool`, whose mbufs have af_packet_slot_bytes() behind the headroom. `warnings`: what
+// works less well.
 [[nodiscard]] Parsed<std::unique_ptr<Port>> open_af_packet(const AfPacketConfig& config, rte_mempool* pool,
                                                            std::vector<std::string>& warnings);
 

@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "dpdk_port/pcapng.h"
+#include "verbs_shim/server/unique_fd.h"
 
 namespace roci::dpdk_port {
 namespace {
@@ -20,8 +21,9 @@ namespace {
 using Clock = std::chrono::steady_clock;  // the clock of emulator::Time in the daemon
 
 std::uint64_t wall_ns() {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                        std::chrono::system_clock::now().time_since_epoch())
+                                        .count());
 }
 
 std::int64_t now_ns() {
@@ -37,13 +39,12 @@ std::string comment(Fate fate) {
 }
 
 // A pipe is opened anew without blocking, so that one nobody reads from cannot hold the writer for ever.
-int without_blocking(int fd) {
+shim::UniqueFd without_blocking(int given) {
+  shim::UniqueFd fd(given);
   struct stat status {};
-  if (fstat(fd, &status) != 0 || !S_ISFIFO(status.st_mode)) return fd;
-  const int own = open(fmt::format("/proc/self/fd/{}", fd).c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
-  if (own < 0) return fd;
-  close(fd);
-  return own;
+  if (fstat(fd.get(), &status) != 0 || !S_ISFIFO(status.st_mode)) return fd;
+  shim::UniqueFd own(open(fmt::format("/proc/self/fd/{}", given).c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+  return own ? std::move(own) : std::move(fd);
 }
 
 }  // namespace
@@ -51,10 +52,6 @@ int without_blocking(int fd) {
 // One pcapng file being written.
 struct CaptureHub::File {
   static constexpr std::size_t kBufferBytes = 256 * 1024;  // stays in the cache on its way to write()
-
-  ~File() {
-    if (fd >= 0) close(fd);
-  }
 
   // Bit n: NIC n.
   [[nodiscard]] bool has(emulator::NicId nic) const { return nic != kWire && ((nics >> nic.index) & 1) != 0; }
@@ -66,11 +63,11 @@ struct CaptureHub::File {
   void flush(emulator::Duration patience) {
     std::size_t at = 0;
     while (!broken && at < buffer.size()) {
-      const ssize_t done = write(fd, buffer.data() + at, buffer.size() - at);
+      const ssize_t done = write(fd.get(), buffer.data() + at, buffer.size() - at);
       if (done > 0) {
         at += static_cast<std::size_t>(done);
       } else if (done < 0 && errno == EAGAIN) {
-        pollfd waiting{fd, POLLOUT, 0};
+        pollfd waiting{fd.get(), POLLOUT, 0};
         broken = poll(&waiting, 1, static_cast<int>(patience / std::chrono::milliseconds(1))) <= 0;
       } else {
         broken = done == 0 || errno != EINTR;
@@ -78,27 +75,29 @@ struct CaptureHub::File {
     }
     totals.bytes += at;
     if (!broken) {
-      for (std::size_t nic = 0; nic < pending.size(); ++nic) written[nic] += std::exchange(pending[nic], 0);
+      for (std::size_t nic = 0; nic < pending.size(); ++nic)
+        written[nic] += std::exchange(pending[nic], 0);
     }
     buffer.clear();
   }
 
   std::int64_t id = 0;
-  int fd = -1;
+  shim::UniqueFd fd;
   std::uint64_t nics = 0;
   std::uint32_t snap_length_bytes = 0;
-  bool broken = false;              // the file takes no more
+  bool broken = false;  // the file takes no more
   std::uint64_t start_ns = 0;
   std::int64_t wall_offset_ns = 0;  // wall clock = emulator::Time + this
   std::vector<std::byte> buffer;
-  std::vector<std::uint32_t> interface_of;              // by NIC, where has()
-  std::vector<std::uint64_t> seen, written, pending;    // frames by NIC; pending: in the buffer
-  std::vector<std::uint64_t> lost_before;               // of the rings, by NIC, when the capture began
+  std::vector<std::uint32_t> interface_of;            // by NIC, where has()
+  std::vector<std::uint64_t> seen, written, pending;  // frames by NIC; pending: in the buffer
+  std::vector<std::uint64_t> lost_before;             // of the rings, by NIC, when the capture began
   Totals totals;
 };
 
 CaptureHub::CaptureHub(Config config) : config_(std::move(config)) {
-  for (std::uint32_t shard = 0; shard < config_.shards; ++shard) taps_.push_back(std::make_unique<CaptureTap>(switch_));
+  for (std::uint32_t shard = 0; shard < config_.shards; ++shard)
+    taps_.push_back(std::make_unique<CaptureTap>(switch_));
   writer_ = std::thread([this] { write_loop(); });
 }
 
@@ -107,31 +106,37 @@ CaptureHub::~CaptureHub() {
   {
     const std::lock_guard lock(mutex_);
     ending_ = true;
-    for (const auto& file : files_) left.push_back(file->id);
+    for (const auto& file : files_)
+      left.push_back(file->id);
   }
   wake_.notify_all();
   writer_.join();
-  for (const auto id : left) stop(id);
+  for (const auto id : left)
+    stop(id);
 }
 
 void CaptureHub::update_switch() {
   std::uint32_t longest = 0;
-  for (const auto& file : files_) longest = std::max(longest, file->snap_length_bytes);
+  for (const auto& file : files_)
+    longest = std::max(longest, file->snap_length_bytes);
   switch_.snap_length_bytes.store(longest);
   switch_.on.store(!files_.empty());
 }
 
 // Losses of the rings, by the NIC they would have been shown on.
-static std::vector<std::uint64_t> ring_losses(const std::vector<std::unique_ptr<CaptureTap>>& taps, std::size_t nics,
-                                              const std::function<emulator::NicId(emulator::NicId, emulator::NicId)>& shown_on) {
+static std::vector<std::uint64_t> ring_losses(
+    const std::vector<std::unique_ptr<CaptureTap>>& taps, std::size_t nics,
+    const std::function<emulator::NicId(emulator::NicId, emulator::NicId)>& shown_on) {
   std::vector<emulator::NicId> ends{kWire};
-  for (std::size_t nic = 0; nic < nics; ++nic) ends.push_back(emulator::NicId{static_cast<std::uint8_t>(nic)});
+  for (std::size_t nic = 0; nic < nics; ++nic)
+    ends.push_back(emulator::NicId{static_cast<std::uint8_t>(nic)});
   std::vector<std::uint64_t> lost(nics);
   for (const auto from : ends) {
     for (const auto to : ends) {
       const auto nic = shown_on(from, to);
       if (nic == kWire) continue;
-      for (const auto& tap : taps) lost[nic.index] += tap->ring().lost(from, to);
+      for (const auto& tap : taps)
+        lost[nic.index] += tap->ring().lost(from, to);
     }
   }
   return lost;
@@ -144,7 +149,8 @@ std::int64_t CaptureHub::start(int fd, std::uint64_t nics, std::uint32_t snap_le
   const std::uint64_t all = nic_count == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << nic_count) - 1;
   file->nics = nics & all;
   if (file->nics == 0) return -EINVAL;
-  file->snap_length_bytes = std::clamp(snap_length_bytes == 0 ? kMaxSnapLengthBytes : snap_length_bytes, 64U, kMaxSnapLengthBytes);
+  file->snap_length_bytes =
+      std::clamp(snap_length_bytes == 0 ? kMaxSnapLengthBytes : snap_length_bytes, 64U, kMaxSnapLengthBytes);
   file->start_ns = wall_ns();
   file->wall_offset_ns = static_cast<std::int64_t>(file->start_ns) - now_ns();
   file->seen.resize(nic_count);
@@ -155,7 +161,8 @@ std::int64_t CaptureHub::start(int fd, std::uint64_t nics, std::uint32_t snap_le
   std::uint32_t interfaces = 0;
   for (std::size_t nic = 0; nic < nic_count; ++nic) {
     if (((file->nics >> nic) & 1) == 0) continue;
-    pcapng::append_interface(file->buffer, config_.nic_names[nic], config_.port_names[nic], file->snap_length_bytes);
+    pcapng::append_interface(file->buffer, config_.nic_names[nic], config_.port_names[nic],
+                             file->snap_length_bytes);
     file->interface_of[nic] = interfaces++;
   }
 
@@ -166,7 +173,8 @@ std::int64_t CaptureHub::start(int fd, std::uint64_t nics, std::uint32_t snap_le
   }
   file->flush(config_.write_patience);
   if (file->broken) return -EIO;
-  file->lost_before = ring_losses(taps_, nic_count, [&](auto from, auto to) { return file->shown_on(from, to); });
+  file->lost_before =
+      ring_losses(taps_, nic_count, [&](auto from, auto to) { return file->shown_on(from, to); });
   file->id = next_id_++;
   const std::int64_t id = file->id;
   files_.push_back(std::move(file));
@@ -178,7 +186,8 @@ std::int64_t CaptureHub::start(int fd, std::uint64_t nics, std::uint32_t snap_le
 CaptureHub::Totals CaptureHub::stop(std::int64_t id) {
   config_.wait_for_pass();  // what was seen before this call is in the rings now
   const std::lock_guard lock(mutex_);
-  const auto at = std::find_if(files_.begin(), files_.end(), [id](const auto& file) { return file->id == id; });
+  const auto at =
+      std::find_if(files_.begin(), files_.end(), [id](const auto& file) { return file->id == id; });
   if (at == files_.end()) return {};
   drain(now_ns(), std::numeric_limits<std::size_t>::max());
   const std::unique_ptr<File> file = std::move(*at);
@@ -187,13 +196,14 @@ CaptureHub::Totals CaptureHub::stop(std::int64_t id) {
 
   file->flush(config_.write_patience);
   const std::uint64_t end_ns = wall_ns();
-  const auto lost = ring_losses(taps_, config_.nic_names.size(), [&](auto from, auto to) { return file->shown_on(from, to); });
+  const auto lost = ring_losses(taps_, config_.nic_names.size(),
+                                [&](auto from, auto to) { return file->shown_on(from, to); });
   for (std::size_t nic = 0; nic < lost.size(); ++nic) {
     if (((file->nics >> nic) & 1) == 0) continue;
     const std::uint64_t in_rings = lost[nic] - file->lost_before[nic];
     const std::uint64_t dropped = in_rings + file->seen[nic] - file->written[nic];
-    pcapng::append_statistics(file->buffer,
-                              {file->interface_of[nic], file->start_ns, end_ns, in_rings + file->seen[nic], dropped});
+    pcapng::append_statistics(
+        file->buffer, {file->interface_of[nic], file->start_ns, end_ns, in_rings + file->seen[nic], dropped});
     file->totals.written += file->written[nic];
     file->totals.lost += dropped;
   }
@@ -201,7 +211,8 @@ CaptureHub::Totals CaptureHub::stop(std::int64_t id) {
   if (files_.empty()) {
     config_.wait_for_pass();  // and nobody writes to them any more
     for (const auto& tap : taps_) {
-      while (tap->ring().front() != nullptr) tap->ring().pop();
+      while (tap->ring().front() != nullptr)
+        tap->ring().pop();
       tap->ring().release_pages();
     }
   }
@@ -218,7 +229,8 @@ void CaptureHub::write_record(const CaptureRing::Record& record) {
     packet.interface = file->interface_of[nic.index];
     packet.time_ns = static_cast<std::uint64_t>(record.time_ns + file->wall_offset_ns);
     packet.original_length_bytes = record.original_bytes;
-    packet.bytes = record.bytes().first(std::min<std::size_t>(record.captured_bytes, file->snap_length_bytes));
+    packet.bytes =
+        record.bytes().first(std::min<std::size_t>(record.captured_bytes, file->snap_length_bytes));
     packet.direction = nic == record.to ? pcapng::Direction::kInbound : pcapng::Direction::kOutbound;
     const std::string text = comment(record.fate);
     packet.comment = text;
@@ -232,7 +244,8 @@ void CaptureHub::write_record(const CaptureRing::Record& record) {
 std::int64_t CaptureHub::horizon_ns() const {
   std::int64_t horizon = std::numeric_limits<std::int64_t>::max();
   if (taps_.size() == 1) return horizon;  // one ring is in order by itself
-  for (const auto& tap : taps_) horizon = std::min(horizon, tap->horizon_ns());
+  for (const auto& tap : taps_)
+    horizon = std::min(horizon, tap->horizon_ns());
   return horizon;
 }
 
@@ -243,7 +256,8 @@ bool CaptureHub::drain(std::int64_t until_ns, std::size_t most) {
     CaptureTap* oldest = nullptr;
     for (const auto& tap : taps_) {
       const auto* record = tap->ring().front();
-      if (record != nullptr && (oldest == nullptr || record->time_ns < oldest->ring().front()->time_ns)) oldest = tap.get();
+      if (record != nullptr && (oldest == nullptr || record->time_ns < oldest->ring().front()->time_ns))
+        oldest = tap.get();
     }
     if (oldest == nullptr || oldest->ring().front()->time_ns > until_ns) break;
     write_record(*oldest->ring().front());
@@ -260,7 +274,8 @@ void CaptureHub::write_loop() {
     if (files_.empty()) {
       wake_.wait(lock, [this] { return ending_ || !files_.empty(); });
     } else if (!drain(horizon_ns(), kMostRecords)) {
-      for (const auto& file : files_) file->flush(config_.write_patience);
+      for (const auto& file : files_)
+        file->flush(config_.write_patience);
       wake_.wait_for(lock, config_.write_interval, [this] { return ending_; });
     }
   }

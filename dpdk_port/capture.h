@@ -1,9 +1,10 @@
-// Captures: frames seen by the shards go to pcapng files, each frame once, with what became of it as a comment.
+// Captures: frames seen by the shards go to pcapng files, each frame once, with what became of it as a
+// comment.
 //
-// Where it is tapped: a fabric frame when its receiver's engine has judged it, or where it was lost before; a device frame
-// when sent and when received. Shards copy into a ring and go on; a thread of ours writes. What the ring or the
-// file could not take is counted into the file's statistics block. Off costs the shards one branch a burst.
-// Thread rule: as each class says.
+// Where it is tapped: a fabric frame when its receiver's engine has judged it, or where it was lost before; a
+// device frame when sent and when received. Shards copy into a ring and go on; a thread of ours writes. What
+// the ring or the file could not take is counted into the file's statistics block. Off costs the shards one
+// branch a burst. Thread rule: as each class says.
 #pragma once
 
 #include <condition_variable>
@@ -32,10 +33,13 @@ class CaptureTap {
   explicit CaptureTap(const CaptureSwitch& wanted) : wanted_(wanted) {}
 
   [[nodiscard]] bool on() const { return wanted_.on.load(std::memory_order_relaxed); }
-  // No frame recorded from now on is older than `time`. Called with each burst while on(), or kNever before sleeping and
-  // Time{} before the clock is read after it: the writer merges shards by time.
-  void set_horizon(emulator::Time time) { horizon_.store(time.time_since_epoch().count(), std::memory_order_release); }
-  void record(std::span<const std::byte> frame, emulator::NicId from, emulator::NicId to, Fate fate, emulator::Time time) {
+  // No frame recorded from now on is older than `time`. Called with each burst while on(), or kNever before
+  // sleeping and Time{} before the clock is read after it: the writer merges shards by time.
+  void set_horizon(emulator::Time time) {
+    horizon_.store(time.time_since_epoch().count(), std::memory_order_release);
+  }
+  void record(std::span<const std::byte> frame, emulator::NicId from, emulator::NicId to, Fate fate,
+              emulator::Time time) {
     ring_.put(frame, wanted_.snap_length_bytes.load(std::memory_order_relaxed), from, to, fate, time);
   }
 
@@ -56,10 +60,11 @@ class CaptureHub : public shim::CaptureControl {
   struct Config {
     std::vector<std::string> nic_names, port_names;
     std::uint32_t shards = 1;
-    std::size_t ring_bytes = std::size_t{256} << 20;        // per shard, touched only while capturing
+    std::size_t ring_bytes = std::size_t{256} << 20;  // per shard, touched only while capturing
     std::uint32_t max_captures = 8;
     emulator::Duration write_interval = std::chrono::milliseconds(1);
-    emulator::Duration write_patience = std::chrono::seconds(2);  // a pipe that takes nothing so long is given up
+    emulator::Duration write_patience =
+        std::chrono::seconds(2);  // a pipe that takes nothing so long is given up
     std::string application = "rocid";
     // Returns once every shard has begun a pass after the call.
     std::function<void()> wait_for_pass = [] {};
@@ -87,12 +92,12 @@ class CaptureHub : public shim::CaptureControl {
   Config config_;
   CaptureSwitch switch_;
   std::vector<std::unique_ptr<CaptureTap>> taps_;
-  std::mutex mutex_;                      // the files, and the consumer's side of the rings
+  std::mutex mutex_;  // the files, and the consumer's side of the rings
   std::condition_variable wake_;
   std::vector<std::unique_ptr<File>> files_;
   std::int64_t next_id_ = 1;
   bool ending_ = false;
-  std::thread writer_;                    // last: uses all of the above
+  std::thread writer_;  // last: uses all of the above
 };
 
 }  // namespace roci::dpdk_port

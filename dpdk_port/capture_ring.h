@@ -1,7 +1,8 @@
 // The bounded way of one shard's captured frames to the thread that writes the files.
 //
-// One producer, the shard, which never waits: what finds no room is lost, and counted. One consumer at a time. Memory is
-// mapped twice in a row, so that no record is ever split, and is given back to the system when nothing is captured.
+// One producer, the shard, which never waits: what finds no room is lost, and counted. One consumer at a
+// time. Memory is mapped twice in a row, so that no record is ever split, and is given back to the system
+// when nothing is captured.
 #pragma once
 
 #include <array>
@@ -19,7 +20,8 @@ namespace roci::dpdk_port {
 // The other end of a frame that came from or went to a device port.
 inline constexpr emulator::NicId kWire{0xFF};
 
-// What became of a captured frame: an engine's verdict, or a place where it was lost before any engine saw it.
+// What became of a captured frame: an engine's verdict, or a place where it was lost before any engine saw
+// it.
 enum class Fate : std::uint8_t {
   kNobody = 0xF0,     // no station of the fabric has that MAC
   kQueueFull = 0xF1,  // a shard's input was full
@@ -53,8 +55,8 @@ class CaptureRing {
   void release_pages();
 
   // Producer. False: no room, nothing was stored, and the loss is counted.
-  bool put(std::span<const std::byte> frame, std::size_t snap_length_bytes, emulator::NicId from, emulator::NicId to, Fate fate,
-           emulator::Time time);
+  bool put(std::span<const std::byte> frame, std::size_t snap_length_bytes, emulator::NicId from,
+           emulator::NicId to, Fate fate, emulator::Time time);
 
   // Consumer: the oldest record, or null; it stays valid until pop().
   [[nodiscard]] const Record* front() const;

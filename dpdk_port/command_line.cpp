@@ -10,8 +10,8 @@
 #include <system_error>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 namespace roci::dpdk_port {
 namespace {
@@ -75,16 +75,31 @@ Parsed<CommandLine> parse_command_line(int argc, const char* const* argv) {
   std::optional<double> idle_exit;
   bool poll = false;
   std::vector<std::uint32_t> uids, gids;
-  app.add_option("--nic", nics, "a NIC, see below; may be repeated")->type_name("NIC")->expected(1)->take_all();
+  app.add_option("--nic", nics, "a NIC, see below; may be repeated")
+      ->type_name("NIC")
+      ->expected(1)
+      ->take_all();
   app.add_option("-c,--config", file, "TOML file with NICs and any of these options")->type_name("FILE");
-  app.add_option("--socket", socket, "where applications find it [$XDG_RUNTIME_DIR or /tmp/rocinante-UID]")->type_name("PATH");
-  app.add_option("--idle-exit", idle_exit, "end this long after the last application left [never]")->type_name("SECONDS")->check(CLI::Range(0.0, 86400.0));
+  app.add_option("--socket", socket, "where applications find it [$XDG_RUNTIME_DIR or /tmp/rocinante-UID]")
+      ->type_name("PATH");
+  app.add_option("--idle-exit", idle_exit, "end this long after the last application left [never]")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.0, 86400.0));
   app.add_flag("--poll", poll, "never sleep: for cores of its own");
   app.add_option("--shards", shards, "poll threads [1]")->type_name("N")->check(CLI::Range(1U, kMaxShards));
-  app.add_option("--log-level", log_level, "trace, debug, info, warning, error or off [info]")->type_name("LEVEL");
-  app.add_option("--allow-uid", uids, "another user who may use it; may be repeated")->type_name("UID")->expected(1)->take_all();
-  app.add_option("--allow-gid", gids, "another group that may use it; may be repeated")->type_name("GID")->expected(1)->take_all();
-  app.add_option("--ready-fd", line.ready_fd, "write a newline to this file descriptor once it serves")->type_name("FD")->check(CLI::Range(0, 1 << 20));
+  app.add_option("--log-level", log_level, "trace, debug, info, warning, error or off [info]")
+      ->type_name("LEVEL");
+  app.add_option("--allow-uid", uids, "another user who may use it; may be repeated")
+      ->type_name("UID")
+      ->expected(1)
+      ->take_all();
+  app.add_option("--allow-gid", gids, "another group that may use it; may be repeated")
+      ->type_name("GID")
+      ->expected(1)
+      ->take_all();
+  app.add_option("--ready-fd", line.ready_fd, "write a newline to this file descriptor once it serves")
+      ->type_name("FD")
+      ->check(CLI::Range(0, 1 << 20));
   try {
     app.parse(static_cast<int>(dashes - argv), argv);
   } catch (const CLI::CallForHelp&) {
@@ -118,7 +133,8 @@ Parsed<CommandLine> parse_command_line(int argc, const char* const* argv) {
   config.allow_uids.insert(config.allow_uids.end(), uids.begin(), uids.end());
   config.allow_gids.insert(config.allow_gids.end(), gids.begin(), gids.end());
   if (dashes != end) config.eal_arguments.insert(config.eal_arguments.end(), dashes + 1, end);
-  config.socket_path = config.socket_path.empty() ? default_socket_path() : std::filesystem::absolute(config.socket_path).string();
+  config.socket_path = config.socket_path.empty() ? default_socket_path()
+                                                  : std::filesystem::absolute(config.socket_path).string();
   if (auto error = check(config); !error.empty()) return Unexpected{std::move(error)};
   return line;
 }

@@ -1,7 +1,7 @@
 // rocid's command line, and the configuration file it names.
 //
-// Options of the command line prevail over the file's; NICs of both are taken. Not here: whether what is asked for can be
-// had. Pure but for reading the file and printing help; any thread.
+// Options of the command line prevail over the file's; NICs of both are taken. Not here: whether what is
+// asked for can be had. Pure but for reading the file and printing help; any thread.
 #pragma once
 
 #include <optional>

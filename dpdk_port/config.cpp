@@ -113,8 +113,7 @@ std::string read_table(const toml::table& table, const std::map<std::string, Set
 
 std::string read_nic(const toml::table& table, NicSpec& nic) {
   const std::map<std::string, Setter, std::less<>> setters = {
-      {"name",
-       text_setter([&](std::string_view text) {
+      {"name", text_setter([&](std::string_view text) {
          nic.name = text;
          return is_nic_name(text) ? std::string()
                                   : fmt::format("NIC name '{}' is not rxe followed by a number", text);
@@ -164,7 +163,8 @@ std::string parse_port(std::string_view text, NicSpec& nic) {
   constexpr std::string_view kPrefix = "af_packet:";
   if (text.substr(0, kPrefix.size()) == kPrefix) {
     const auto interface = text.substr(kPrefix.size());
-    if (interface.empty() || interface.size() >= IFNAMSIZ || interface.find_first_of("/,= ") != interface.npos) {
+    if (interface.empty() || interface.size() >= IFNAMSIZ ||
+        interface.find_first_of("/,= ") != interface.npos) {
       return fmt::format("'{}' is not the name of an interface", interface);
     }
     nic.port = PortKind::kAfPacket;
@@ -196,7 +196,8 @@ Parsed<emulator::NicAddress> parse_address(std::string_view text) {
   } else {
     return Unexpected{fmt::format("'{}' is not an IP address with a prefix length (10.0.0.1/24)", text)};
   }
-  if (slash == text.npos) return Unexpected{fmt::format("'{}' has no prefix length; write {}/24", text, text)};
+  if (slash == text.npos)
+    return Unexpected{fmt::format("'{}' has no prefix length; write {}/24", text, text)};
   const auto prefix = parse_number<std::uint8_t>(text.substr(slash + 1), 1, longest);
   if (!prefix) return Unexpected{fmt::format("the prefix length of '{}' is not 1 to {}", text, longest)};
   address.prefix_length = *prefix;
@@ -235,11 +236,16 @@ Parsed<NicSpec> parse_nic(std::string_view text) {
       const auto value = part.substr(equals + 1);
       if (!seen.insert(key).second && key != "ip") return fail(fmt::format("'{}' is given twice", key));
       std::string error;
-      if (key == "port") error = parse_port(value, nic);
-      else if (key == "ip") error = add_address(value, nic);
-      else if (key == "mac") error = set_mac(value, nic);
-      else if (key == "mtu") error = parse_mtu(value, nic);
-      else error = fmt::format("unknown key '{}'; there are port, ip, mac and mtu", key);
+      if (key == "port")
+        error = parse_port(value, nic);
+      else if (key == "ip")
+        error = add_address(value, nic);
+      else if (key == "mac")
+        error = set_mac(value, nic);
+      else if (key == "mtu")
+        error = parse_mtu(value, nic);
+      else
+        error = fmt::format("unknown key '{}'; there are port, ip, mac and mtu", key);
       if (!error.empty()) return fail(std::move(error));
     }
     at = comma + 1;
@@ -256,16 +262,13 @@ std::string read_toml(std::string_view text, std::string_view name, DaemonConfig
   }
   std::string nic_error;
   const std::map<std::string, Setter, std::less<>> setters = {
-      {"socket",
-       text_setter([&](std::string_view value) {
+      {"socket", text_setter([&](std::string_view value) {
          config.socket_path = value;
          return value.empty() ? std::string("must not be empty") : std::string();
        })},
-      {"log_level",
-       text_setter([&](std::string_view value) {
+      {"log_level", text_setter([&](std::string_view value) {
          config.log_level = value;
-         return is_log_level(value) ? std::string()
-                                    : fmt::format("unknown log level '{}'", value);
+         return is_log_level(value) ? std::string() : fmt::format("unknown log level '{}'", value);
        })},
       {"shards",
        [&](const toml::node& node) {
@@ -316,7 +319,8 @@ std::string check(const DaemonConfig& config) {
   };
   for (std::size_t i = 0; i < config.nics.size(); ++i) {
     const NicSpec& nic = config.nics[i];
-    if (!owners.emplace(nic.name, nic.name).second) return fmt::format("{}: there are two NICs of this name", nic.name);
+    if (!owners.emplace(nic.name, nic.name).second)
+      return fmt::format("{}: there are two NICs of this name", nic.name);
     if (nic.port == PortKind::kFabric && nic.addresses.empty()) {
       return fmt::format("{}: a NIC on the fabric needs an ip=ADDRESS/PREFIX", nic.name);
     }
@@ -353,8 +357,10 @@ std::string to_text(const proto::Gid& gid) {
 
 std::string port_name(const NicSpec& nic) {
   switch (nic.port) {
-    case PortKind::kFabric: return "fabric";
-    case PortKind::kAfPacket: return "af_packet:" + nic.interface;
+    case PortKind::kFabric:
+      return "fabric";
+    case PortKind::kAfPacket:
+      return "af_packet:" + nic.interface;
   }
   std::abort();
 }

@@ -1,7 +1,7 @@
 // What the user asks of rocid: its NICs and how to run them, read from `--nic` texts and a TOML file.
 //
-// Only what can be judged from the text alone is judged here; whether an interface exists is interface.h's matter. Every
-// error is one sentence for the user. Pure functions, any thread.
+// Only what can be judged from the text alone is judged here; whether an interface exists is interface.h's
+// matter. Every error is one sentence for the user. Pure functions, any thread.
 #pragma once
 
 #include <cstdint>
@@ -22,21 +22,21 @@ using Parsed = proto::Result<T, std::string>;
 enum class PortKind : std::uint8_t { kFabric, kAfPacket };
 
 struct NicSpec {
-  std::string name;                               // "rxe0"
+  std::string name;  // "rxe0"
   PortKind port = PortKind::kFabric;
-  std::string interface;                          // kAfPacket: "eth0"
-  std::vector<emulator::NicAddress> addresses;    // empty: the interface's own (not on the fabric)
-  std::optional<proto::Mac> mac;                  // else the interface's, or 02:00:00:00:00:(index + 1)
-  std::optional<std::uint32_t> mtu_bytes;         // else the interface's, or kFabricMtuBytes
+  std::string interface;                        // kAfPacket: "eth0"
+  std::vector<emulator::NicAddress> addresses;  // empty: the interface's own (not on the fabric)
+  std::optional<proto::Mac> mac;                // else the interface's, or 02:00:00:00:00:(index + 1)
+  std::optional<std::uint32_t> mtu_bytes;       // else the interface's, or kFabricMtuBytes
 };
 
 struct DaemonConfig {
   std::vector<NicSpec> nics;
-  std::string socket_path;                        // empty: default_socket_path()
+  std::string socket_path;  // empty: default_socket_path()
   std::string log_level = "info";
   std::uint32_t shards = 1;
-  bool poll = false;                              // never sleep
-  std::int64_t idle_exit_ms = -1;                 // -1: never
+  bool poll = false;               // never sleep
+  std::int64_t idle_exit_ms = -1;  // -1: never
   std::vector<std::uint32_t> allow_uids, allow_gids;
   std::vector<std::string> eal_arguments;
 };
@@ -55,7 +55,8 @@ inline constexpr std::uint32_t kMaxShards = 16;
 
 // A whole TOML text into `config`; the first error as "NAME:LINE: sentence", or empty.
 [[nodiscard]] std::string read_toml(std::string_view text, std::string_view name, DaemonConfig& config);
-// What must hold across all NICs (names, addresses, MACs, interfaces are unique; limits); the first error, or empty.
+// What must hold across all NICs (names, addresses, MACs, interfaces are unique; limits); the first error, or
+// empty.
 [[nodiscard]] std::string check(const DaemonConfig& config);
 
 [[nodiscard]] proto::Mac default_mac(std::size_t nic_index);

@@ -13,8 +13,8 @@
 #include <thread>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <spdlog/spdlog.h>
+#include <nlohmann/json.hpp>
 
 #include "dpdk_port/af_packet_port.h"
 #include "dpdk_port/capture.h"
@@ -24,13 +24,14 @@
 #include "dpdk_port/nics.h"
 #include "dpdk_port/shard.h"
 #include "verbs_shim/server/server.h"
+#include "verbs_shim/server/unique_fd.h"
 
 namespace roci::dpdk_port {
 namespace {
 
 using emulator::NicId;
 
-constexpr std::uint32_t kShardMbufs = 4095;     // one less than a power of two suits a mempool best
+constexpr std::uint32_t kShardMbufs = 4095;  // one less than a power of two suits a mempool best
 constexpr std::uint32_t kPortMbufs = 1023;
 constexpr std::uint32_t kFrameOverheadBytes = 18;  // Ethernet with a VLAN tag
 constexpr int kBadConfiguration = 2, kCannotRun = 1;
@@ -56,21 +57,25 @@ std::vector<ResolvedNic> resolve_or_throw(const std::vector<NicSpec>& specs) {
 // Largest frame of any NIC.
 std::uint32_t frame_bytes(const std::vector<ResolvedNic>& nics) {
   std::uint32_t largest = 0;
-  for (const auto& nic : nics) largest = std::max(largest, nic.config.mtu_bytes + kFrameOverheadBytes);
+  for (const auto& nic : nics)
+    largest = std::max(largest, nic.config.mtu_bytes + kFrameOverheadBytes);
   return largest;
 }
 
 std::size_t memory_bytes(const std::vector<ResolvedNic>& nics, std::uint32_t shards) {
   std::size_t bytes = shards * pool_bytes(kShardMbufs, frame_bytes(nics));
   for (const auto& nic : nics) {
-    if (nic.spec.port == PortKind::kAfPacket) bytes += pool_bytes(kPortMbufs, af_packet_slot_bytes(nic.config.mtu_bytes));
+    if (nic.spec.port == PortKind::kAfPacket)
+      bytes += pool_bytes(kPortMbufs, af_packet_slot_bytes(nic.config.mtu_bytes));
   }
   return bytes;
 }
 
 rte_mempool* pool_or_throw(const std::string& name, std::uint32_t mbufs, std::uint32_t data_bytes) {
   rte_mempool* pool = make_pool(name, mbufs, data_bytes);
-  if (pool == nullptr) throw StartError(kCannotRun, fmt::format("no memory for {} buffers of {} bytes; give EAL more by -m", mbufs, data_bytes));
+  if (pool == nullptr)
+    throw StartError(kCannotRun, fmt::format("no memory for {} buffers of {} bytes; give EAL more by -m",
+                                             mbufs, data_bytes));
   return pool;
 }
 
@@ -105,7 +110,7 @@ struct Daemon::Impl {
   std::vector<std::unique_ptr<Shard>> shards;
   std::unique_ptr<shim::ControlServer> server;
   LinkMonitor links;
-  int end_watch_fd = -1;
+  const shim::UniqueFd end_watch_fd{eventfd(0, EFD_CLOEXEC)};
   std::thread link_watcher;
 };
 
@@ -121,8 +126,10 @@ static CaptureHub::Config capture_config(const std::vector<ResolvedNic>& nics, s
 }
 
 Daemon::Impl::Impl(const DaemonConfig& wanted)
-    : config(wanted), nics(resolve_or_throw(wanted.nics)),
-      eal(eal_arguments(memory_bytes(nics, wanted.shards), allowed_cpus(), wanted.eal_arguments)), topology(wanted.shards),
+    : config(wanted),
+      nics(resolve_or_throw(wanted.nics)),
+      eal(eal_arguments(memory_bytes(nics, wanted.shards), allowed_cpus(), wanted.eal_arguments)),
+      topology(wanted.shards),
       capture(capture_config(nics, wanted.shards)) {
   add_nics();
   for (std::uint32_t number = 0; number < config.shards; ++number) {
@@ -163,21 +170,21 @@ Daemon::Impl::Impl(const DaemonConfig& wanted)
   engine.shard_count = config.shards;
   for (std::uint32_t number = 0; number < config.shards; ++number) {
     engine.shard = number;
-    if (getrandom(engine.seed, sizeof engine.seed, 0) != sizeof engine.seed) throw StartError(kCannotRun, "the kernel gives no random numbers");
+    if (getrandom(engine.seed, sizeof engine.seed, 0) != sizeof engine.seed)
+      throw StartError(kCannotRun, "the kernel gives no random numbers");
     shards[number]->start(engine, server->memory(number), *server, peers);
   }
-  end_watch_fd = eventfd(0, EFD_CLOEXEC);
   if (links.fd() >= 0) link_watcher = std::thread([this] { watch_links(); });
 }
 
 Daemon::Impl::~Impl() {
   if (link_watcher.joinable()) {
     const std::uint64_t one = 1;
-    (void)!write(end_watch_fd, &one, sizeof one);
+    (void)!write(end_watch_fd.get(), &one, sizeof one);
     link_watcher.join();
   }
-  if (end_watch_fd >= 0) close(end_watch_fd);
-  for (const auto& shard : shards) shard->stop();
+  for (const auto& shard : shards)
+    shard->stop();
   server.reset();  // before the shards: it holds on to their links
 }
 
@@ -187,13 +194,18 @@ void Daemon::Impl::add_nics() {
     const auto& nic = nics[i];
     if (nic.config.link_up) links_up |= std::uint64_t{1} << i;
     switch (nic.spec.port) {
-      case PortKind::kFabric: topology.add_fabric_nic(nic_id(i), nic.config.mac); break;
-      case PortKind::kAfPacket: open_port(i); break;
+      case PortKind::kFabric:
+        topology.add_fabric_nic(nic_id(i), nic.config.mac);
+        break;
+      case PortKind::kAfPacket:
+        open_port(i);
+        break;
     }
     std::string addresses;
-    for (const auto& address : nic.config.addresses) addresses += fmt::format(" {}/{}", to_text(address.gid), address.prefix_length);
-    spdlog::info("{}: {} on {}, MTU {}, link {},{}", nic.config.name, to_text(nic.config.mac), port_name(nic.spec), nic.config.mtu_bytes,
-                 nic.config.link_up ? "up" : "down", addresses);
+    for (const auto& address : nic.config.addresses)
+      addresses += fmt::format(" {}/{}", to_text(address.gid), address.prefix_length);
+    spdlog::info("{}: {} on {}, MTU {}, link {},{}", nic.config.name, to_text(nic.config.mac),
+                 port_name(nic.spec), nic.config.mtu_bytes, nic.config.link_up ? "up" : "down", addresses);
   }
 }
 
@@ -206,18 +218,22 @@ void Daemon::Impl::open_port(std::size_t index) {
   port.mtu_bytes = nic.config.mtu_bytes;
   port.kernel_owns_addresses = !nic.config.answers_neighbours;
   port.addresses = nic.config.addresses;
-  rte_mempool* pool = pool_or_throw("port-" + nic.config.name, kPortMbufs, af_packet_slot_bytes(nic.config.mtu_bytes));
+  rte_mempool* pool =
+      pool_or_throw("port-" + nic.config.name, kPortMbufs, af_packet_slot_bytes(nic.config.mtu_bytes));
   std::vector<std::string> warnings;
   auto opened = open_af_packet(port, pool, warnings);
-  if (!opened) throw StartError(kCannotRun, fmt::format("{}: {}: {}", nic.config.name, port_name(nic.spec), opened.error()));
-  for (const auto& warning : warnings) spdlog::warn("{}: {}", nic.config.name, warning);
+  if (!opened)
+    throw StartError(kCannotRun,
+                     fmt::format("{}: {}: {}", nic.config.name, port_name(nic.spec), opened.error()));
+  for (const auto& warning : warnings)
+    spdlog::warn("{}: {}", nic.config.name, warning);
   ports[index] = std::move(opened).value();
   topology.add_device_nic(nic_id(index), nic.config.mac, *ports[index]);
 }
 
 void Daemon::Impl::watch_links() {
   for (;;) {
-    pollfd waiting[] = {{links.fd(), POLLIN, 0}, {end_watch_fd, POLLIN, 0}};
+    pollfd waiting[] = {{links.fd(), POLLIN, 0}, {end_watch_fd.get(), POLLIN, 0}};
     if (poll(waiting, 2, -1) < 0 && errno != EINTR) return;
     if (waiting[1].revents != 0) return;
     links.read([this](int index, bool up) {
@@ -228,16 +244,19 @@ void Daemon::Impl::watch_links() {
         if (((before & bit) != 0) == up) continue;
         spdlog::info("{}: link {}", nics[i].config.name, up ? "up" : "down");
         server->on_link(nic_id(i), up);
-        for (const auto& shard : shards) shard->kick();
+        for (const auto& shard : shards)
+          shard->kick();
       }
     });
   }
 }
 
-// A capture that ends wants all that the shards saw so far; a pass that runs now may not have recorded its frames yet.
+// A capture that ends wants all that the shards saw so far; a pass that runs now may not have recorded its
+// frames yet.
 void Daemon::Impl::wait_for_pass() const {
   std::vector<std::uint64_t> before;
-  for (const auto& shard : shards) before.push_back(shard->passes());
+  for (const auto& shard : shards)
+    before.push_back(shard->passes());
   for (std::size_t i = 0; i < shards.size(); ++i) {
     while (shards[i]->running() && shards[i]->passes() == before[i]) {
       shards[i]->kick();
@@ -252,22 +271,34 @@ std::string Daemon::Impl::describe() const {
   for (std::size_t i = 0; i < shards.size(); ++i) {
     const Shard::Statistics figures = shards[i]->statistics();
     const auto milliseconds = [](emulator::Duration time) { return time / std::chrono::milliseconds(1); };
-    const std::string mode = config.poll        ? "polls"
-                             : figures.crowded  ? "sleeps at once, as there is no core to spare"
-                                                : fmt::format("spins {} us after work, then sleeps", idle.spin_after_work / std::chrono::microseconds(1));
-    all["poll_threads"].push_back({{"shard", i}, {"idle", mode}, {"passes", figures.passes}, {"sleeps", figures.sleeps},
-                             {"working_ms", milliseconds(figures.working)}, {"spinning_ms", milliseconds(figures.spinning)},
-                             {"sleeping_ms", milliseconds(figures.sleeping)}, {"involuntary_switches", figures.involuntary_switches},
-                             {"lost_frames", figures.lost_frames}});
+    const std::string mode = config.poll ? "polls"
+                             : figures.crowded
+                                 ? "sleeps at once, as there is no core to spare"
+                                 : fmt::format("spins {} us after work, then sleeps",
+                                               idle.spin_after_work / std::chrono::microseconds(1));
+    all["poll_threads"].push_back({{"shard", i},
+                                   {"idle", mode},
+                                   {"passes", figures.passes},
+                                   {"sleeps", figures.sleeps},
+                                   {"working_ms", milliseconds(figures.working)},
+                                   {"spinning_ms", milliseconds(figures.spinning)},
+                                   {"sleeping_ms", milliseconds(figures.sleeping)},
+                                   {"involuntary_switches", figures.involuntary_switches},
+                                   {"lost_frames", figures.lost_frames}});
   }
   const ShardConfig defaults;
   for (std::size_t i = 0; i < nics.size(); ++i) {
     const Port* port = ports[i].get();
     const std::string wakeup = port == nullptr ? "handed over by the fabric"
-                               : port->wake_fd() >= 0 ? "woken by its frames"
-                                                      : fmt::format("polled every {} us while asleep", defaults.port_back_off / std::chrono::microseconds(1));
-    all["ports"].push_back({{"nic", nics[i].config.name}, {"port", port_name(nics[i].spec)}, {"mtu", nics[i].config.mtu_bytes},
-                            {"link", ((links_up.load() >> i) & 1) != 0 ? "up" : "down"}, {"wakeup", wakeup}});
+                               : port->wake_fd() >= 0
+                                   ? "woken by its frames"
+                                   : fmt::format("polled every {} us while asleep",
+                                                 defaults.port_back_off / std::chrono::microseconds(1));
+    all["ports"].push_back({{"nic", nics[i].config.name},
+                            {"port", port_name(nics[i].spec)},
+                            {"mtu", nics[i].config.mtu_bytes},
+                            {"link", ((links_up.load() >> i) & 1) != 0 ? "up" : "down"},
+                            {"wakeup", wakeup}});
   }
   return all.dump();
 }

@@ -13,8 +13,8 @@
 
 namespace roci::dpdk_port {
 
-// Why the daemon does not run: one sentence. Exit status 2 if the configuration cannot be had, 1 if this machine,
-// now, does not let us.
+// Why the daemon does not run: one sentence. Exit status 2 if the configuration cannot be had, 1 if this
+// machine, now, does not let us.
 struct StartError : std::runtime_error {
   StartError(int status, const std::string& why) : std::runtime_error(why), exit_status(status) {}
   int exit_status;

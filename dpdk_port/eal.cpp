@@ -24,7 +24,8 @@ bool gives(const std::vector<std::string>& arguments, std::initializer_list<std:
   return std::any_of(arguments.begin(), arguments.end(), [&](std::string_view argument) {
     return std::any_of(options.begin(), options.end(), [&](std::string_view option) {
       if (option.size() == 2) return argument.substr(0, 2) == option;  // -m 64, -m64
-      return argument == option || (argument.substr(0, option.size()) == option && argument[option.size()] == '=');
+      return argument == option ||
+             (argument.substr(0, option.size()) == option && argument[option.size()] == '=');
     });
   });
 }
@@ -32,8 +33,12 @@ bool gives(const std::vector<std::string>& arguments, std::initializer_list<std:
 // One message a call, with a newline.
 ssize_t write_to_log(void*, const char* text, std::size_t length) {
   std::string_view message(text, length);
-  while (!message.empty() && message.back() == '\n') message.remove_suffix(1);
-  if (!message.empty()) spdlog::log(rte_log_cur_msg_loglevel() <= static_cast<int>(RTE_LOG_ERR) ? spdlog::level::err : spdlog::level::warn, "{}", message);
+  while (!message.empty() && message.back() == '\n')
+    message.remove_suffix(1);
+  if (!message.empty())
+    spdlog::log(rte_log_cur_msg_loglevel() <= static_cast<int>(RTE_LOG_ERR) ? spdlog::level::err
+                                                                            : spdlog::level::warn,
+                "{}", message);
   return static_cast<ssize_t>(length);
 }
 
@@ -50,13 +55,17 @@ std::vector<unsigned> allowed_cpus() {
   return cpus;
 }
 
-std::vector<std::string> eal_arguments(std::size_t memory_bytes, const std::vector<unsigned>& cpus, const std::vector<std::string>& user) {
+std::vector<std::string> eal_arguments(std::size_t memory_bytes, const std::vector<unsigned>& cpus,
+                                       const std::vector<std::string>& user) {
   std::vector<std::string> all{"rocid"};
-  const bool huge = gives(user, {"--in-memory", "--huge-dir", "--huge-unlink", "--legacy-mem", "--single-file-segments", "--socket-mem", "--socket-limit"});
+  const bool huge = gives(user, {"--in-memory", "--huge-dir", "--huge-unlink", "--legacy-mem",
+                                 "--single-file-segments", "--socket-mem", "--socket-limit"});
   if (!huge && !gives(user, {"--no-huge"})) all.emplace_back("--no-huge");
-  if (!gives(user, {"--no-shconf", "--in-memory", "--file-prefix", "--proc-type"})) all.emplace_back("--no-shconf");
+  if (!gives(user, {"--no-shconf", "--in-memory", "--file-prefix", "--proc-type"}))
+    all.emplace_back("--no-shconf");
   if (!gives(user, {"-a", "--allow", "-b", "--block", "--no-pci"})) all.emplace_back("--no-pci");
-  if (!gives(user, {"--telemetry", "--no-telemetry"})) all.emplace_back("--no-telemetry");  // else it leaves a socket behind
+  if (!gives(user, {"--telemetry", "--no-telemetry"}))
+    all.emplace_back("--no-telemetry");  // else it leaves a socket behind
   if (!gives(user, {"-m", "--socket-mem"})) {
     const std::size_t megabytes = (memory_bytes + kEalOwnBytes + (std::size_t{1} << 20) - 1) >> 20;
     all.insert(all.end(), {"-m", fmt::format("{}", megabytes)});
@@ -77,7 +86,8 @@ std::string start_eal(std::vector<std::string> arguments) {
   const bool chatty = spdlog::should_log(spdlog::level::debug);
   rte_log_set_global_level(chatty ? RTE_LOG_INFO : RTE_LOG_ERR);
   std::vector<char*> argv;
-  for (auto& argument : arguments) argv.push_back(argument.data());
+  for (auto& argument : arguments)
+    argv.push_back(argument.data());
   spdlog::debug("EAL arguments: {}", fmt::join(arguments, " "));
   const int used = rte_eal_init(static_cast<int>(argv.size()), argv.data());
   if (used < 0) return fmt::format("DPDK's EAL does not start: {}", rte_strerror(rte_errno));

@@ -39,13 +39,18 @@ void Topology::add_device_nic(NicId nic, proto::Mac mac, Port& port) {
 }
 
 Handover::Handover(std::uint32_t shard, const Topology& topology, CaptureTap& tap)
-    : shard_(shard), topology_(topology), tap_(tap), backlogs_(shard == 0 ? topology.device_nics().size() : 0) {}
+    : shard_(shard),
+      topology_(topology),
+      tap_(tap),
+      backlogs_(shard == 0 ? topology.device_nics().size() : 0) {}
 
 Handover::~Handover() {
   Delivery delivery;
-  while (collect(&delivery, 1) != 0) rte_pktmbuf_free(delivery.mbuf);
+  while (collect(&delivery, 1) != 0)
+    rte_pktmbuf_free(delivery.mbuf);
   for (const auto& backlog : backlogs_) {
-    for (std::size_t i = 0; i < backlog.count; ++i) rte_pktmbuf_free(backlog.mbufs[i]);
+    for (std::size_t i = 0; i < backlog.count; ++i)
+      rte_pktmbuf_free(backlog.mbufs[i]);
   }
 }
 
@@ -59,8 +64,10 @@ void Handover::send(rte_mbuf* mbuf, NicId from, Time now) {
   }
   std::uint64_t to = topology_.fabric().destinations(from, bytes_of(mbuf));
   if (to == 0) return lose({mbuf, from, kWire}, Fate::kNobody, now);
-  if (!std::has_single_bit(to)) rte_mbuf_refcnt_update(mbuf, static_cast<std::int16_t>(std::popcount(to) - 1));
-  for (; to != 0; to &= to - 1) deliver(mbuf, from, NicId{static_cast<std::uint8_t>(std::countr_zero(to))}, now);
+  if (!std::has_single_bit(to))
+    rte_mbuf_refcnt_update(mbuf, static_cast<std::int16_t>(std::popcount(to) - 1));
+  for (; to != 0; to &= to - 1)
+    deliver(mbuf, from, NicId{static_cast<std::uint8_t>(std::countr_zero(to))}, now);
 }
 
 void Handover::deliver(rte_mbuf* mbuf, NicId from, NicId to, Time now) {
@@ -68,7 +75,8 @@ void Handover::deliver(rte_mbuf* mbuf, NicId from, NicId to, Time now) {
   if (shards == 1) return put(0, {mbuf, from, to}, now);
   if (const auto shard = emulator::steer(bytes_of(mbuf), shards)) return put(*shard, {mbuf, from, to}, now);
   rte_mbuf_refcnt_update(mbuf, static_cast<std::int16_t>(shards - 1));
-  for (std::uint32_t shard = 0; shard < shards; ++shard) put(shard, {mbuf, from, to}, now);
+  for (std::uint32_t shard = 0; shard < shards; ++shard)
+    put(shard, {mbuf, from, to}, now);
 }
 
 void Handover::put(std::uint32_t shard, const Delivery& delivery, Time now) {
@@ -83,14 +91,16 @@ void Handover::put(std::uint32_t shard, const Delivery& delivery, Time now) {
 
 void Handover::put_to_port(rte_mbuf* mbuf, NicId nic, Time now) {
   const auto nics = topology_.device_nics();
-  Backlog& backlog = backlogs_[static_cast<std::size_t>(std::find(nics.begin(), nics.end(), nic) - nics.begin())];
+  Backlog& backlog =
+      backlogs_[static_cast<std::size_t>(std::find(nics.begin(), nics.end(), nic) - nics.begin())];
   if (backlog.count == kPortBacklog) return lose({mbuf, nic, kWire}, Fate::kQueueFull, now);
   backlog.mbufs[backlog.count++] = mbuf;
 }
 
 void Handover::lose(const Delivery& delivery, Fate fate, Time now) {
   // A frame for the wire was captured when it was sent.
-  if (tap_.on() && (delivery.to != kWire || fate == Fate::kNobody)) tap_.record(bytes_of(delivery.mbuf), delivery.from, delivery.to, fate, now);
+  if (tap_.on() && (delivery.to != kWire || fate == Fate::kNobody))
+    tap_.record(bytes_of(delivery.mbuf), delivery.from, delivery.to, fate, now);
   lost_.store(lost_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   rte_pktmbuf_free(delivery.mbuf);
 }
@@ -101,7 +111,8 @@ std::size_t Handover::receive_from_ports(Time now) {
   for (const NicId nic : topology_.device_nics()) {
     rte_mbuf* mbufs[kPortBurst];
     const std::size_t got = topology_.port(nic)->receive(mbufs, kPortBurst);
-    for (std::size_t i = 0; i < got; ++i) deliver(mbufs[i], kWire, nic, now);
+    for (std::size_t i = 0; i < got; ++i)
+      deliver(mbufs[i], kWire, nic, now);
     total += got;
   }
   return total;
@@ -115,8 +126,8 @@ std::size_t Handover::send_to_ports() {
     if (backlog.count == 0) continue;
     const NicId nic = topology_.device_nics()[i];
     const std::size_t sent = topology_.port(nic)->send(backlog.mbufs.data(), backlog.count);
-    std::move(backlog.mbufs.begin() + static_cast<std::ptrdiff_t>(sent), backlog.mbufs.begin() + static_cast<std::ptrdiff_t>(backlog.count),
-              backlog.mbufs.begin());
+    std::move(backlog.mbufs.begin() + static_cast<std::ptrdiff_t>(sent),
+              backlog.mbufs.begin() + static_cast<std::ptrdiff_t>(backlog.count), backlog.mbufs.begin());
     backlog.count -= sent;
     if (backlog.count >= kBlockedBacklog) blocked_ |= std::uint64_t{1} << nic.index;
     total += sent;
@@ -126,7 +137,8 @@ std::size_t Handover::send_to_ports() {
 
 std::size_t Handover::collect(Delivery* out, std::size_t max) {
   std::size_t count = std::min(max, input_head_ - input_tail_);
-  for (std::size_t i = 0; i < count; ++i) out[i] = input_[input_tail_++ % kInputSlots];
+  for (std::size_t i = 0; i < count; ++i)
+    out[i] = input_[input_tail_++ % kInputSlots];
   for (std::uint32_t from = 0; from < topology_.shard_count() && count < max; ++from) {
     if (from == shard_) continue;
     std::size_t got = topology_.ring(from, shard_).pop(out + count, max - count);
@@ -134,8 +146,10 @@ std::size_t Handover::collect(Delivery* out, std::size_t max) {
     std::size_t kept = 0;
     for (std::size_t i = 0; i < got; ++i) {
       const Delivery& delivery = out[count + i];
-      if (delivery.to == kWire) put_to_port(delivery.mbuf, delivery.from, Time{});
-      else out[count + kept++] = delivery;
+      if (delivery.to == kWire)
+        put_to_port(delivery.mbuf, delivery.from, Time{});
+      else
+        out[count + kept++] = delivery;
     }
     count += kept;
   }
@@ -147,16 +161,21 @@ bool Handover::input_is_empty() const {
   for (std::uint32_t from = 0; from < topology_.shard_count(); ++from) {
     if (from != shard_ && !topology_.ring(from, shard_).empty()) return false;
   }
-  return std::all_of(backlogs_.begin(), backlogs_.end(), [](const Backlog& backlog) { return backlog.count == 0; });
+  return std::all_of(backlogs_.begin(), backlogs_.end(),
+                     [](const Backlog& backlog) { return backlog.count == 0; });
 }
 
 MbufSink::~MbufSink() { rte_pktmbuf_free_bulk(mbufs_.data(), static_cast<unsigned>(held_)); }
 
 std::span<emulator::TxFrame> MbufSink::reserve(std::size_t max) {
   const std::size_t wanted = std::min(max, kMaxBurst);
-  if (held_ < wanted && rte_pktmbuf_alloc_bulk(pool_, mbufs_.data() + held_, static_cast<unsigned>(wanted - held_)) == 0) {
+  if (held_ < wanted &&
+      rte_pktmbuf_alloc_bulk(pool_, mbufs_.data() + held_, static_cast<unsigned>(wanted - held_)) == 0) {
     for (std::size_t i = held_; i < wanted; ++i) {
-      frames_[i] = {rte_pktmbuf_mtod(mbufs_[i], std::byte*), static_cast<std::uint32_t>(rte_pktmbuf_tailroom(mbufs_[i])), 0, {}};
+      frames_[i] = {rte_pktmbuf_mtod(mbufs_[i], std::byte*),
+                    static_cast<std::uint32_t>(rte_pktmbuf_tailroom(mbufs_[i])),
+                    0,
+                    {}};
     }
     held_ = wanted;
   }

@@ -1,9 +1,10 @@
 // Moves frames between NICs, shards and ports, each as the same mbuf from its sender to its last receiver.
 //
-// A frame sent on the fabric becomes input of its receivers' engines in a later pass; broadcast copies share one mbuf by
-// reference count, so nobody writes to a frame once it was sent. Between shards frames go over SPSC rings; device
-// ports belong to shard 0. Nothing here allocates or waits: what finds no room is freed, counted and captured.
-// Thread rule: Topology is const after set-up but for the rings in it; a Handover is its shard's thread's.
+// A frame sent on the fabric becomes input of its receivers' engines in a later pass; broadcast copies share
+// one mbuf by reference count, so nobody writes to a frame once it was sent. Between shards frames go over
+// SPSC rings; device ports belong to shard 0. Nothing here allocates or waits: what finds no room is freed,
+// counted and captured. Thread rule: Topology is const after set-up but for the rings in it; a Handover is
+// its shard's thread's.
 #pragma once
 
 #include <array>
@@ -23,7 +24,8 @@
 
 namespace roci::dpdk_port {
 
-// A frame on its way. `to` kWire: out of the port of `from`. `from` kWire: it came in through the port of `to`.
+// A frame on its way. `to` kWire: out of the port of `from`. `from` kWire: it came in through the port of
+// `to`.
 struct Delivery {
   rte_mbuf* mbuf = nullptr;
   emulator::NicId from, to;
@@ -44,7 +46,9 @@ class Topology {
   [[nodiscard]] Port* port(emulator::NicId nic) const { return ports_[nic.index]; }  // null: on the fabric
   [[nodiscard]] std::span<const emulator::NicId> device_nics() const { return device_nics_; }
   [[nodiscard]] const proto::Mac& mac(emulator::NicId nic) const { return macs_[nic.index]; }
-  [[nodiscard]] SpscRing<Delivery>& ring(std::uint32_t from, std::uint32_t to) const { return *rings_[from * shard_count_ + to]; }
+  [[nodiscard]] SpscRing<Delivery>& ring(std::uint32_t from, std::uint32_t to) const {
+    return *rings_[from * shard_count_ + to];
+  }
 
  private:
   const std::uint32_t shard_count_;
@@ -57,9 +61,9 @@ class Topology {
 
 class Handover {
  public:
-  static constexpr std::size_t kInputSlots = 4096;      // frames for this shard's engine
-  static constexpr std::size_t kPortBacklog = 256;      // frames a device did not take yet, per port
-  static constexpr std::size_t kBlockedBacklog = 64;    // from here on the NIC is to send nothing more
+  static constexpr std::size_t kInputSlots = 4096;    // frames for this shard's engine
+  static constexpr std::size_t kPortBacklog = 256;    // frames a device did not take yet, per port
+  static constexpr std::size_t kBlockedBacklog = 64;  // from here on the NIC is to send nothing more
 
   // All outlive it.
   Handover(std::uint32_t shard, const Topology& topology, CaptureTap& tap);
@@ -100,7 +104,7 @@ class Handover {
   CaptureTap& tap_;
   std::array<Delivery, kInputSlots> input_;  // ring of this shard's own
   std::size_t input_head_ = 0, input_tail_ = 0;
-  std::vector<Backlog> backlogs_;            // shard 0: in the order of device_nics()
+  std::vector<Backlog> backlogs_;  // shard 0: in the order of device_nics()
   std::uint64_t blocked_ = 0;
   std::uint32_t touched_ = 0;
   std::atomic<std::uint64_t> lost_{0};

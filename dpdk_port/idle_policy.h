@@ -1,9 +1,10 @@
 // When a poll thread that found no work shall spin on, and when it shall sleep.
 //
-// Spinning is only ever good while a core is to spare: then the answer comes without a wake-up. Where applications
-// themselves spin on every core, each microsecond we spin is taken from the one that should answer (2 cores, two spinning
-// applications: 2.6-3.8 us from kick to answer when sleeping at once, 24 us when spinning 20 us first). So it spins for a
-// bounded time after the last work, and not at all while the machine looks crowded. A value: no clock, no system call.
+// Spinning is only ever good while a core is to spare: then the answer comes without a wake-up. Where
+// applications themselves spin on every core, each microsecond we spin is taken from the one that should
+// answer (2 cores, two spinning applications: 2.6-3.8 us from kick to answer when sleeping at once, 24 us
+// when spinning 20 us first). So it spins for a bounded time after the last work, and not at all while the
+// machine looks crowded. A value: no clock, no system call.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +15,16 @@ namespace roci::dpdk_port {
 
 // What the edge measured about the machine since the last sample.
 struct LoadSample {
-  std::uint32_t runnable_threads = 0;       // of the whole machine, this thread included
+  std::uint32_t runnable_threads = 0;  // of the whole machine, this thread included
   std::uint32_t online_cpus = 1;
-  std::uint32_t allowed_cpus = 1;           // of this thread
-  std::uint64_t involuntary_switches = 0;   // of this thread, since it started
+  std::uint32_t allowed_cpus = 1;          // of this thread
+  std::uint64_t involuntary_switches = 0;  // of this thread, since it started
 };
 
 class IdlePolicy {
  public:
   struct Config {
-    bool never_sleep = false;                                        // --poll
+    bool never_sleep = false;  // --poll
     emulator::Duration spin_after_work = std::chrono::microseconds(50);
     emulator::Duration sample_interval = std::chrono::milliseconds(2);
     emulator::Duration crowded_hold = std::chrono::milliseconds(200);  // one crowded sample counts this long

@@ -20,13 +20,6 @@ namespace {
 
 using proto::Unexpected;
 
-struct Fd {
-  int value;
-  ~Fd() {
-    if (value >= 0) close(value);
-  }
-};
-
 // One datagram holds several messages; 32 KiB is what the kernel fills at most for a dump.
 using Buffer = std::array<char, 32768>;
 
@@ -64,12 +57,14 @@ bool for_each_message(char* bytes, std::size_t length, Visit visit) {
   return true;
 }
 
-bool link_is_up(const ifinfomsg& link) { return (link.ifi_flags & IFF_UP) != 0 && (link.ifi_flags & IFF_RUNNING) != 0; }
+bool link_is_up(const ifinfomsg& link) {
+  return (link.ifi_flags & IFF_UP) != 0 && (link.ifi_flags & IFF_RUNNING) != 0;
+}
 
 template <class Header, class Visit>
 bool dump(std::uint16_t type, Visit visit) {
-  const Fd fd{socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE)};
-  if (fd.value < 0) return false;
+  const shim::UniqueFd fd(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
+  if (!fd) return false;
   struct {
     nlmsghdr header;
     Header body;
@@ -77,10 +72,10 @@ bool dump(std::uint16_t type, Visit visit) {
   request.header.nlmsg_len = sizeof request;
   request.header.nlmsg_type = type;
   request.header.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
-  if (send(fd.value, &request, sizeof request, 0) != static_cast<ssize_t>(sizeof request)) return false;
+  if (send(fd.get(), &request, sizeof request, 0) != static_cast<ssize_t>(sizeof request)) return false;
   alignas(nlmsghdr) Buffer buffer;
   for (;;) {
-    const ssize_t got = recv(fd.value, buffer.data(), buffer.size(), 0);
+    const ssize_t got = recv(fd.get(), buffer.data(), buffer.size(), 0);
     if (got <= 0) return false;
     if (!for_each_message(buffer.data(), static_cast<std::size_t>(got), visit)) return true;
   }
@@ -140,20 +135,13 @@ LinkMonitor::LinkMonitor() : fd_(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SO
   sockaddr_nl address{};
   address.nl_family = AF_NETLINK;
   address.nl_groups = RTMGRP_LINK;
-  if (fd_ >= 0 && bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
-    close(fd_);
-    fd_ = -1;
-  }
-}
-
-LinkMonitor::~LinkMonitor() {
-  if (fd_ >= 0) close(fd_);
+  if (fd_ && bind(fd_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) fd_.reset();
 }
 
 void LinkMonitor::read(const std::function<void(int index, bool link_up)>& changed) {
   alignas(nlmsghdr) Buffer buffer;
   for (;;) {
-    const ssize_t got = recv(fd_, buffer.data(), buffer.size(), 0);
+    const ssize_t got = recv(fd_.get(), buffer.data(), buffer.size(), 0);
     if (got <= 0) return;
     for_each_message(buffer.data(), static_cast<std::size_t>(got), [&](const nlmsghdr* message) {
       const auto* header = payload<ifinfomsg>(message);

@@ -1,7 +1,7 @@
 // What the kernel knows about a network interface, from rtnetlink, and word of its changes.
 //
-// The af_packet PMD cannot be asked: it claims link up and MTU 1500 whatever the interface has. Not here: setting
-// anything. Errors are sentences for the user. Thread rule: as each member says.
+// The af_packet PMD cannot be asked: it claims link up and MTU 1500 whatever the interface has. Not here:
+// setting anything. Errors are sentences for the user. Thread rule: as each member says.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include "dpdk_port/config.h"
 #include "emulator/engine.h"
 #include "proto/types.h"
+#include "verbs_shim/server/unique_fd.h"
 
 namespace roci::dpdk_port {
 
@@ -22,8 +23,8 @@ struct Interface {
   proto::Mac mac;
   std::uint32_t mtu_bytes = 0;
   bool is_ethernet = false;
-  bool link_up = false;                           // up and with carrier
-  std::vector<emulator::NicAddress> addresses;    // link-local IPv6 left out: the GID table has its own
+  bool link_up = false;                         // up and with carrier
+  std::vector<emulator::NicAddress> addresses;  // link-local IPv6 left out: the GID table has its own
 };
 
 // Any thread.
@@ -33,16 +34,14 @@ struct Interface {
 class LinkMonitor {
  public:
   LinkMonitor();
-  ~LinkMonitor();
-  LinkMonitor(const LinkMonitor&) = delete;
-  LinkMonitor& operator=(const LinkMonitor&) = delete;
 
-  [[nodiscard]] int fd() const { return fd_; }  // readable when something changed; -1 if the kernel gives none
+  // Readable when something changed; -1 if the kernel gives none.
+  [[nodiscard]] int fd() const { return fd_.get(); }
   // Reads what waits; calls for every interface that was reported.
   void read(const std::function<void(int index, bool link_up)>& changed);
 
  private:
-  int fd_ = -1;
+  shim::UniqueFd fd_;
 };
 
 }  // namespace roci::dpdk_port

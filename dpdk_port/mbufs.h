@@ -1,9 +1,9 @@
 // Buffer pools of the shards.
 //
-// Each shard takes buffers from its own pool only. Anybody may give one back, as frames are handed from shard to shard
-// and to drivers without copying: the pool takes them from several threads (DPDK's "ring_mt_rts", in which a
-// thread that loses its core in the middle delays no other). With each thread's own cache in front, what a
-// shard frees is what it takes next, while still in the processor's cache.
+// Each shard takes buffers from its own pool only. Anybody may give one back, as frames are handed from shard
+// to shard and to drivers without copying: the pool takes them from several threads (DPDK's "ring_mt_rts", in
+// which a thread that loses its core in the middle delays no other). With each thread's own cache in front,
+// what a shard frees is what it takes next, while still in the processor's cache.
 #pragma once
 
 #include <cstddef>

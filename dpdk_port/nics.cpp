@@ -21,18 +21,26 @@ std::string take_from_interface(ResolvedNic& nic) {
   config.mac = nic.spec.mac.value_or(device.mac);
   config.mtu_bytes = nic.spec.mtu_bytes.value_or(std::min(device.mtu_bytes, kMaxMtuBytes));
   if (config.mtu_bytes > device.mtu_bytes) {
-    return fmt::format("mtu {} is more than the {} of interface '{}'", config.mtu_bytes, device.mtu_bytes, device.name);
+    return fmt::format("mtu {} is more than the {} of interface '{}'", config.mtu_bytes, device.mtu_bytes,
+                       device.name);
   }
-  if (config.mtu_bytes < kMinMtuBytes) return fmt::format("interface '{}' has an MTU of {}, {} is the least", device.name, device.mtu_bytes, kMinMtuBytes);
+  if (config.mtu_bytes < kMinMtuBytes)
+    return fmt::format("interface '{}' has an MTU of {}, {} is the least", device.name, device.mtu_bytes,
+                       kMinMtuBytes);
   config.addresses = nic.spec.addresses.empty() ? device.addresses : nic.spec.addresses;
-  if (config.addresses.empty()) return fmt::format("interface '{}' has no address; give ip=ADDRESS/PREFIX", device.name);
+  if (config.addresses.empty())
+    return fmt::format("interface '{}' has no address; give ip=ADDRESS/PREFIX", device.name);
   config.link_up = device.link_up;
   // Either the kernel answers for all of the addresses, or we do.
   const auto kernels = std::count_if(config.addresses.begin(), config.addresses.end(), [&](const auto& ours) {
-    return std::any_of(device.addresses.begin(), device.addresses.end(), [&](const auto& its) { return its.gid == ours.gid; });
+    return std::any_of(device.addresses.begin(), device.addresses.end(),
+                       [&](const auto& its) { return its.gid == ours.gid; });
   });
   if (kernels != 0 && kernels != static_cast<std::ptrdiff_t>(config.addresses.size())) {
-    return fmt::format("some of the addresses are those of interface '{}' and some are not; the kernel answers for all or none", device.name);
+    return fmt::format(
+        "some of the addresses are those of interface '{}' and some are not; the kernel answers for all or "
+        "none",
+        device.name);
   }
   config.answers_neighbours = kernels == 0;
   if (kernels != 0 && config.mac != device.mac) {
@@ -46,7 +54,8 @@ std::string check_unique(const std::vector<ResolvedNic>& nics) {
   std::map<std::string, std::string> owners;
   for (const auto& nic : nics) {
     std::vector<std::string> claims{"MAC " + to_text(nic.config.mac)};
-    for (const auto& address : nic.config.addresses) claims.push_back("address " + to_text(address.gid));
+    for (const auto& address : nic.config.addresses)
+      claims.push_back("address " + to_text(address.gid));
     for (const auto& claim : claims) {
       const auto [owner, is_new] = owners.emplace(claim, nic.config.name);
       if (!is_new) return fmt::format("{}: {} is already that of {}", nic.config.name, claim, owner->second);
@@ -70,7 +79,8 @@ Parsed<std::vector<ResolvedNic>> resolve(const std::vector<NicSpec>& specs) {
         nic.config.addresses = specs[i].addresses;
         break;
       case PortKind::kAfPacket:
-        if (auto error = take_from_interface(nic); !error.empty()) return Unexpected{fmt::format("{}: {}", specs[i].name, error)};
+        if (auto error = take_from_interface(nic); !error.empty())
+          return Unexpected{fmt::format("{}: {}", specs[i].name, error)};
         break;
     }
     nics.push_back(std::move(nic));
@@ -81,7 +91,8 @@ Parsed<std::vector<ResolvedNic>> resolve(const std::vector<NicSpec>& specs) {
     for (const auto& other : nics) {
       const bool both_on_fabric = nic.spec.port == PortKind::kFabric && other.spec.port == PortKind::kFabric;
       if (&nic != &other && !both_on_fabric) continue;
-      for (const auto& gid : emulator::gid_table(other.config)) nic.config.neighbours.push_back({gid, other.config.mac});
+      for (const auto& gid : emulator::gid_table(other.config))
+        nic.config.neighbours.push_back({gid, other.config.mac});
     }
   }
   return nics;

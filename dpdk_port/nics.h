@@ -1,4 +1,5 @@
-// From what the user asked for to what the engine is given: interfaces are looked up, defaults filled in, neighbours named.
+// From what the user asked for to what the engine is given: interfaces are looked up, defaults filled in,
+// neighbours named.
 //
 // Any thread, at start.
 #pragma once
@@ -14,7 +15,7 @@ namespace roci::dpdk_port {
 struct ResolvedNic {
   NicSpec spec;
   emulator::NicConfig config;
-  Interface interface;                // only with a device port
+  Interface interface;  // only with a device port
 };
 
 [[nodiscard]] Parsed<std::vector<ResolvedNic>> resolve(const std::vector<NicSpec>& specs);

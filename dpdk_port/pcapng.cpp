@@ -6,7 +6,8 @@
 namespace roci::dpdk_port::pcapng {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "option and block words are stored as the host has them");
+static_assert(std::endian::native == std::endian::little,
+              "option and block words are stored as the host has them");
 
 void append(std::vector<std::byte>& out, const void* bytes, std::size_t length) {
   const auto* first = static_cast<const std::byte*>(bytes);
@@ -72,8 +73,8 @@ void append_section(std::vector<std::byte>& out, std::string_view application) {
   append_value(out, std::uint32_t{0x1A2B3C4D});
   append_value(out, std::uint16_t{1});
   append_value(out, std::uint16_t{0});
-  append_value(out, ~std::uint64_t{0});    // section length: not known beforehand
-  append_option(out, 4, application);      // shb_userappl
+  append_value(out, ~std::uint64_t{0});  // section length: not known beforehand
+  append_option(out, 4, application);    // shb_userappl
   end_options(out);
 }
 
@@ -83,9 +84,9 @@ void append_interface(std::vector<std::byte>& out, std::string_view name, std::s
   append_value(out, kLinktypeEthernet);
   append_value(out, std::uint16_t{0});
   append_value(out, snap_length_bytes);
-  append_option(out, 2, name);                      // if_name
-  append_option(out, 3, description);               // if_description
-  append_option_value(out, 9, std::uint8_t{9});     // if_tsresol: 10^-9 s
+  append_option(out, 2, name);                   // if_name
+  append_option(out, 3, description);            // if_description
+  append_option_value(out, 9, std::uint8_t{9});  // if_tsresol: 10^-9 s
   end_options(out);
 }
 
@@ -97,8 +98,8 @@ void append_packet(std::vector<std::byte>& out, const Packet& packet) {
   append_value(out, packet.original_length_bytes);
   append(out, packet.bytes.data(), packet.bytes.size());
   pad_to_4(out);
-  append_option(out, 1, packet.comment);            // opt_comment
-  append_option_value(out, 2, packet.direction);    // epb_flags
+  append_option(out, 1, packet.comment);          // opt_comment
+  append_option_value(out, 2, packet.direction);  // epb_flags
   end_options(out);
 }
 
@@ -111,10 +112,10 @@ void append_statistics(std::vector<std::byte>& out, const Statistics& statistics
     append_value(out, std::uint16_t{8});
     append_time(out, time_ns);
   };
-  append_time_option(2, statistics.start_ns);               // isb_starttime
-  append_time_option(3, statistics.end_ns);                 // isb_endtime
-  append_option_value(out, 4, statistics.received);         // isb_ifrecv
-  append_option_value(out, 5, statistics.dropped);          // isb_ifdrop
+  append_time_option(2, statistics.start_ns);        // isb_starttime
+  append_time_option(3, statistics.end_ns);          // isb_endtime
+  append_option_value(out, 4, statistics.received);  // isb_ifrecv
+  append_option_value(out, 5, statistics.dropped);   // isb_ifdrop
   end_options(out);
 }
 

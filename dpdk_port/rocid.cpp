@@ -1,4 +1,5 @@
-// rocid, the NIC daemon: the process around Daemon. See daemon.h for what it does and config.h for what it takes.
+// rocid, the NIC daemon: the process around Daemon. See daemon.h for what it does and config.h for what it
+// takes.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -66,7 +67,8 @@ int main(int argc, char** argv) {
   const auto line = roci::dpdk_port::parse_command_line(argc, argv);
   if (!line) return refuse(line.error(), 2);
   if (line->only_printed) return 0;
-  if (line->ready_fd >= 0 && fcntl(line->ready_fd, F_SETFD, FD_CLOEXEC) != 0) return refuse("--ready-fd: no such file descriptor", 2);
+  if (line->ready_fd >= 0 && fcntl(line->ready_fd, F_SETFD, FD_CLOEXEC) != 0)
+    return refuse("--ready-fd: no such file descriptor", 2);
 
   prepare_process();
   set_up_log(line->config.log_level);

@@ -30,9 +30,9 @@ using emulator::Time;
 
 namespace {
 
-constexpr std::size_t kRxBurst = 64;       // frames given to the engine at once
-constexpr std::size_t kRxBursts = 4;       // and how often in one pass
-constexpr std::size_t kTxBursts = 2;       // bursts sent in one pass
+constexpr std::size_t kRxBurst = 64;  // frames given to the engine at once
+constexpr std::size_t kRxBursts = 4;  // and how often in one pass
+constexpr std::size_t kTxBursts = 2;  // bursts sent in one pass
 constexpr std::size_t kEventBurst = 64;
 
 // Only the owner writes; others may read it a little late.
@@ -41,9 +41,9 @@ void add(std::atomic<T>& counter, T amount) {
   counter.store(counter.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
 }
 
-int make_eventfd() {
-  const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (fd < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
+shim::UniqueFd make_eventfd() {
+  shim::UniqueFd fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!fd) throw std::system_error(errno, std::generic_category(), "eventfd");
   return fd;
 }
 
@@ -52,8 +52,9 @@ void signal_eventfd(int fd) {
   (void)!write(fd, &one, sizeof one);  // fails only when it is readable anyway
 }
 
-// Asks for short turns. A thread that is woken to answer at once may then take a core from one that has the usual turn of
-// some milliseconds, as an application has that spins for the answer (Linux 6.12; before, it has no effect).
+// Asks for short turns. A thread that is woken to answer at once may then take a core from one that has the
+// usual turn of some milliseconds, as an application has that spins for the answer (Linux 6.12; before, it
+// has no effect).
 void ask_for_short_turns() {
   struct {
     std::uint32_t size, policy;
@@ -78,21 +79,29 @@ void drain_eventfd(int fd) {
 
 }  // namespace
 
-Time monotonic_now() { return Time{std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now().time_since_epoch())}; }
-
-Shard::Shard(ShardConfig config, const Topology& topology, rte_mempool* pool, CaptureTap& tap, const std::atomic<std::uint64_t>& links_up)
-    : config_(config), topology_(topology), tap_(tap), links_up_(links_up), handover_(config.number, topology, tap),
-      sink_(pool, handover_), idle_(config.idle), commands_(config.command_slots), replies_(config.command_slots),
-      kick_fd_(make_eventfd()), replies_fd_(make_eventfd()), loadavg_fd_(open("/proc/loadavg", O_RDONLY | O_CLOEXEC)) {}
-
-Shard::~Shard() {
-  stop();
-  for (const int fd : {kick_fd_, replies_fd_, loadavg_fd_}) {
-    if (fd >= 0) close(fd);
-  }
+Time monotonic_now() {
+  return Time{std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now().time_since_epoch())};
 }
 
-void Shard::start(emulator::EngineConfig engine, emulator::Memory& memory, shim::ControlServer& server, std::vector<Shard*> peers) {
+Shard::Shard(ShardConfig config, const Topology& topology, rte_mempool* pool, CaptureTap& tap,
+             const std::atomic<std::uint64_t>& links_up)
+    : config_(config),
+      topology_(topology),
+      tap_(tap),
+      links_up_(links_up),
+      handover_(config.number, topology, tap),
+      sink_(pool, handover_),
+      idle_(config.idle),
+      commands_(config.command_slots),
+      replies_(config.command_slots),
+      kick_fd_(make_eventfd()),
+      replies_fd_(make_eventfd()),
+      loadavg_fd_(open("/proc/loadavg", O_RDONLY | O_CLOEXEC)) {}
+
+Shard::~Shard() { stop(); }
+
+void Shard::start(emulator::EngineConfig engine, emulator::Memory& memory, shim::ControlServer& server,
+                  std::vector<Shard*> peers) {
   peers_ = std::move(peers);
   server_ = &server;
   for (std::size_t nic = 0; nic < engine.nics.size(); ++nic) {
@@ -113,15 +122,17 @@ void Shard::stop() {
 // ---- the loop --------------------------------------------------------------------------------------
 
 void Shard::run() {
-  (void)rte_thread_register();         // an lcore id of its own, so that mbuf pools have a cache for this thread
-  (void)prctl(PR_SET_TIMERSLACK, 1);   // deadlines are of microseconds, the default slack is 50 of them
+  (void)rte_thread_register();  // an lcore id of its own, so that mbuf pools have a cache for this thread
+  (void)prctl(PR_SET_TIMERSLACK, 1);  // deadlines are of microseconds, the default slack is 50 of them
   ask_for_short_turns();
   Time now = monotonic_now();
   while (!stopping_.load(std::memory_order_relaxed)) {
     passes_.store(passes_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     const std::size_t work = pass(now);
-    if (work != 0) idle_.on_work(now);
-    else rest(now);
+    if (work != 0)
+      idle_.on_work(now);
+    else
+      rest(now);
     const Time then = std::exchange(now, monotonic_now());
     add((work != 0 ? working_ns_ : spinning_ns_), (now - then).count());
   }
@@ -152,7 +163,8 @@ std::size_t Shard::pass(Time now) {
 
 std::size_t Shard::run_commands(Time now) {
   std::size_t count = 0;
-  for (PendingCommand pending; count < config_.max_commands_per_pass && commands_.pop(&pending, 1) != 0; ++count) {
+  for (PendingCommand pending; count < config_.max_commands_per_pass && commands_.pop(&pending, 1) != 0;
+       ++count) {
     engine_->submit(pending.id, std::move(pending.command), now);
   }
   return count;
@@ -164,7 +176,8 @@ std::size_t Shard::run_frames(Time now) {
     std::array<Delivery, kRxBurst> deliveries;
     const std::size_t count = handover_.collect(deliveries.data(), kRxBurst);
     if (count == 0) break;
-    const Time seen = tap_.on() ? monotonic_now() : now;  // after the frames were there, so that causes come before effects
+    const Time seen =
+        tap_.on() ? monotonic_now() : now;  // after the frames were there, so that causes come before effects
     std::array<emulator::Frame, kRxBurst> frames;
     for (std::size_t i = 0; i < count; ++i) {
       frames[i] = {bytes_of(deliveries[i].mbuf), deliveries[i].to};
@@ -172,7 +185,8 @@ std::size_t Shard::run_frames(Time now) {
     }
     engine_->on_frames({frames.data(), count}, now);
     if (tap_.on()) capture({deliveries.data(), count}, seen);
-    for (std::size_t i = 0; i < count; ++i) rte_pktmbuf_free(deliveries[i].mbuf);
+    for (std::size_t i = 0; i < count; ++i)
+      rte_pktmbuf_free(deliveries[i].mbuf);
     total += count;
     if (count < kRxBurst) break;
   }
@@ -185,7 +199,8 @@ void Shard::capture(std::span<const Delivery> deliveries, Time time) {
   for (std::size_t i = 0; i < deliveries.size(); ++i) {
     const Delivery& delivery = deliveries[i];
     const auto bytes = bytes_of(delivery.mbuf);
-    // What every shard got a copy of is shard 0's to tell; the host's own traffic on a shared interface is nobody's business.
+    // What every shard got a copy of is shard 0's to tell; the host's own traffic on a shared interface is
+    // nobody's business.
     if (config_.number != 0 && !emulator::steer(bytes, topology_.shard_count())) continue;
     if (delivery.from == kWire && verdicts[i] == emulator::DropReason::kNotRoce) continue;
     tap_.record(bytes, delivery.from, delivery.to, fate_of(verdicts[i]), time);
@@ -202,7 +217,8 @@ void Shard::follow_links(Time now) {
 
 void Shard::deliver_results() {
   std::array<emulator::Event, kEventBurst> events;
-  while (const std::size_t count = engine_->drain_events(events)) server_->on_events({events.data(), count});
+  while (const std::size_t count = engine_->drain_events(events))
+    server_->on_events({events.data(), count});
 
   bool pushed = false;
   for (;;) {
@@ -215,7 +231,7 @@ void Shard::deliver_results() {
     unsent_replies_.pop_back();
     pushed = true;
   }
-  if (pushed) signal_eventfd(replies_fd_);
+  if (pushed) signal_eventfd(replies_fd_.get());
 }
 
 // ---- idle ------------------------------------------------------------------------------------------
@@ -225,8 +241,10 @@ void Shard::rest(Time now) {
     idle_.on_sample(measure_load(), now);
     crowded_.store(idle_.crowded(now), std::memory_order_relaxed);
   }
-  if (idle_.should_sleep(now, deadline(now))) sleep(now);
-  else rte_pause();
+  if (idle_.should_sleep(now, deadline(now)))
+    sleep(now);
+  else
+    rte_pause();
 }
 
 Time Shard::deadline(Time now) const {
@@ -239,10 +257,12 @@ Time Shard::deadline(Time now) const {
   return next;
 }
 
-// Applications and other threads first learn that they have to wake us; then everything is looked at once more.
+// Applications and other threads first learn that they have to wake us; then everything is looked at once
+// more.
 void Shard::sleep(Time now) {
   if (config_.number == 0) {
-    for (const NicId nic : topology_.device_nics()) topology_.port(nic)->prepare_to_sleep();
+    for (const NicId nic : topology_.device_nics())
+      topology_.port(nic)->prepare_to_sleep();
   }
   engine_->set_asleep(true);
   asleep_.store(1, std::memory_order_relaxed);
@@ -273,7 +293,7 @@ void Shard::sleep(Time now) {
 void Shard::wait_for_input(Duration limit) {
   std::array<pollfd, 1 + emulator::kMaxNics> waiting;
   std::size_t count = 0;
-  waiting[count++] = {kick_fd_, POLLIN, 0};
+  waiting[count++] = {kick_fd_.get(), POLLIN, 0};
   if (config_.number == 0) {
     for (const NicId nic : topology_.device_nics()) {
       if (const int fd = topology_.port(nic)->wake_fd(); fd >= 0) waiting[count++] = {fd, POLLIN, 0};
@@ -282,23 +302,27 @@ void Shard::wait_for_input(Duration limit) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(limit);
   const timespec timeout{seconds.count(), (limit - seconds).count()};
   (void)ppoll(waiting.data(), count, limit == Duration::max() ? nullptr : &timeout, nullptr);
-  if (waiting[0].revents != 0) drain_eventfd(kick_fd_);
+  if (waiting[0].revents != 0) drain_eventfd(kick_fd_.get());
 }
 
 LoadSample Shard::measure_load() {
   LoadSample sample;
   sample.online_cpus = static_cast<std::uint32_t>(sysconf(_SC_NPROCESSORS_ONLN));
   cpu_set_t allowed;
-  sample.allowed_cpus = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? static_cast<std::uint32_t>(CPU_COUNT(&allowed)) : 1;
+  sample.allowed_cpus = sched_getaffinity(0, sizeof allowed, &allowed) == 0
+                            ? static_cast<std::uint32_t>(CPU_COUNT(&allowed))
+                            : 1;
   char text[128] = {};  // "0.15 0.23 0.14 RUNNABLE/ALL LAST_PID"
-  if (pread(loadavg_fd_, text, sizeof text - 1, 0) > 0) (void)std::sscanf(text, "%*f %*f %*f %u/", &sample.runnable_threads);
+  if (pread(loadavg_fd_.get(), text, sizeof text - 1, 0) > 0)
+    (void)std::sscanf(text, "%*f %*f %*f %u/", &sample.runnable_threads);
   rusage usage{};
-  if (getrusage(RUSAGE_THREAD, &usage) == 0) sample.involuntary_switches = static_cast<std::uint64_t>(usage.ru_nivcsw);
+  if (getrusage(RUSAGE_THREAD, &usage) == 0)
+    sample.involuntary_switches = static_cast<std::uint64_t>(usage.ru_nivcsw);
   involuntary_switches_.store(sample.involuntary_switches, std::memory_order_relaxed);
   return sample;
 }
 
-void Shard::kick() { signal_eventfd(kick_fd_); }
+void Shard::kick() { signal_eventfd(kick_fd_.get()); }
 
 void Shard::wake_if_asleep() {
   std::atomic_thread_fence(std::memory_order_seq_cst);  // what was just handed over, before the flag is read
@@ -317,7 +341,9 @@ bool Shard::submit(emulator::CommandId id, emulator::Command&& command) {
   return true;
 }
 
-std::size_t Shard::drain_replies(std::span<emulator::CommandReply> out) { return replies_.pop(out.data(), out.size()); }
+std::size_t Shard::drain_replies(std::span<emulator::CommandReply> out) {
+  return replies_.pop(out.data(), out.size());
+}
 
 const emulator::Counters& Shard::counters(NicId nic) const { return engine_->counters(nic); }
 

@@ -1,8 +1,9 @@
 // One shard: a thread that runs an engine, and the ways in and out of it.
 //
-// The poll loop is Shard::pass(). Frames come from ports, from other shards and from the engine's own NICs; commands from
-// the control thread over a ring; doorbells through the applications' memory. When nothing is left to do it spins or
-// sleeps, as idle_policy.h says. Thread rule: the ShardLink members are the control thread's, the statistics anybody's.
+// The poll loop is Shard::pass(). Frames come from ports, from other shards and from the engine's own NICs;
+// commands from the control thread over a ring; doorbells through the applications' memory. When nothing is
+// left to do it spins or sleeps, as idle_policy.h says. Thread rule: the ShardLink members are the control
+// thread's, the statistics anybody's.
 #pragma once
 
 #include <atomic>
@@ -17,6 +18,7 @@
 #include "dpdk_port/spsc_ring.h"
 #include "emulator/engine.h"
 #include "verbs_shim/server/server.h"
+#include "verbs_shim/server/unique_fd.h"
 
 namespace roci::dpdk_port {
 
@@ -43,17 +45,20 @@ class Shard : public shim::ShardLink {
   };
 
   // All outlive it. `links_up`: bit n is the link of NIC n.
-  Shard(ShardConfig config, const Topology& topology, rte_mempool* pool, CaptureTap& tap, const std::atomic<std::uint64_t>& links_up);
+  Shard(ShardConfig config, const Topology& topology, rte_mempool* pool, CaptureTap& tap,
+        const std::atomic<std::uint64_t>& links_up);
   ~Shard() override;
 
-  // The engine is made here, as its memory port is the server's. `server` and `peers` (all shards, by number) outlive it.
-  void start(emulator::EngineConfig engine, emulator::Memory& memory, shim::ControlServer& server, std::vector<Shard*> peers);
+  // The engine is made here, as its memory port is the server's. `server` and `peers` (all shards, by number)
+  // outlive it.
+  void start(emulator::EngineConfig engine, emulator::Memory& memory, shim::ControlServer& server,
+             std::vector<Shard*> peers);
   void stop();
 
   [[nodiscard]] bool submit(emulator::CommandId id, emulator::Command&& command) override;
   std::size_t drain_replies(std::span<emulator::CommandReply> out) override;
-  [[nodiscard]] int replies_fd() const override { return replies_fd_; }
-  [[nodiscard]] int kick_fd() const override { return kick_fd_; }
+  [[nodiscard]] int replies_fd() const override { return replies_fd_.get(); }
+  [[nodiscard]] int kick_fd() const override { return kick_fd_.get(); }
   [[nodiscard]] const emulator::Counters& counters(emulator::NicId nic) const override;
 
   // Any thread.
@@ -91,9 +96,7 @@ class Shard : public shim::ShardLink {
   IdlePolicy idle_;
   SpscRing<PendingCommand> commands_;
   SpscRing<emulator::CommandReply> replies_;
-  int kick_fd_ = -1;
-  int replies_fd_ = -1;
-  int loadavg_fd_ = -1;
+  const shim::UniqueFd kick_fd_, replies_fd_, loadavg_fd_;
   std::vector<Shard*> peers_;
   shim::ControlServer* server_ = nullptr;
   std::unique_ptr<emulator::Engine> engine_;

@@ -1,8 +1,8 @@
 // A bounded ring between exactly two threads: one pushes, the other pops. Neither ever waits.
 //
-// Used for everything that crosses threads here: frames between shards, commands to a shard, replies back. Our own rather
-// than rte_ring, because C++ values are moved through it, and because its ordering is in the language's
-// terms, so that ThreadSanitizer can judge it.
+// Used for everything that crosses threads here: frames between shards, commands to a shard, replies back.
+// Our own rather than rte_ring, because C++ values are moved through it, and because its ordering is in the
+// language's terms, so that ThreadSanitizer can judge it.
 #pragma once
 
 #include <atomic>
@@ -36,7 +36,8 @@ class SpscRing {
     if (head_seen_ - tail < max) head_seen_ = head_.load(std::memory_order_acquire);
     std::size_t count = head_seen_ - tail;
     if (count > max) count = max;
-    for (std::size_t i = 0; i < count; ++i) out[i] = std::move(elements_[(tail + i) & mask_]);
+    for (std::size_t i = 0; i < count; ++i)
+      out[i] = std::move(elements_[(tail + i) & mask_]);
     if (count != 0) tail_.store(tail + count, std::memory_order_release);
     return count;
   }
@@ -49,8 +50,8 @@ class SpscRing {
  private:
   const std::size_t mask_;
   const std::unique_ptr<T[]> elements_;
-  // Indices grow without end. Each side keeps what it last saw of the other's, and looks again only when that does
-  // not suffice, so that cache lines travel less often than elements.
+  // Indices grow without end. Each side keeps what it last saw of the other's, and looks again only when that
+  // does not suffice, so that cache lines travel less often than elements.
   alignas(64) std::atomic<std::size_t> head_{0};
   std::size_t tail_seen_ = 0;
   alignas(64) std::atomic<std::size_t> tail_{0};

@@ -1,4 +1,5 @@
-// Captures and their file, read back by libpcap, which shares no code with us, and block by block for what it does not tell.
+// Captures and their file, read back by libpcap, which shares no code with us, and block by block for what it
+// does not tell.
 #include "dpdk_port/capture.h"
 
 #include <pcap/pcap.h>
@@ -48,7 +49,9 @@ std::vector<ReadPacket> read_by_libpcap(const char* path) {
   const u_char* bytes = nullptr;
   int result = 0;
   while ((result = pcap_next_ex(file, &header, &bytes)) == 1) {
-    packets.push_back({{bytes, bytes + header->caplen}, header->len, header->ts.tv_sec * 1'000'000'000LL + header->ts.tv_usec});
+    packets.push_back({{bytes, bytes + header->caplen},
+                       header->len,
+                       header->ts.tv_sec * 1'000'000'000LL + header->ts.tv_usec});
   }
   CHECK(result == PCAP_ERROR_BREAK);  // the end, not an error
   pcap_close(file);
@@ -112,7 +115,9 @@ std::vector<Block> of_type(const std::vector<Block>& blocks, std::uint32_t type)
 
 constexpr std::uint32_t kInterfaceBlock = 1, kStatisticsBlock = 5, kPacketBlock = 6;
 
-std::vector<std::byte> frame(std::size_t length, std::uint8_t fill) { return std::vector<std::byte>(length, std::byte{fill}); }
+std::vector<std::byte> frame(std::size_t length, std::uint8_t fill) {
+  return std::vector<std::byte>(length, std::byte{fill});
+}
 
 CaptureHub::Config two_nics(std::uint32_t shards = 1) {
   CaptureHub::Config config;
@@ -136,7 +141,8 @@ TEST_CASE("a capture is a pcapng file that libpcap reads, each frame once, in or
   REQUIRE(hub.tap(0).on());
   const Time first = now();
   hub.tap(0).record(frame(61, 1), kNic0, kNic1, fate_of(DropReason::kAccepted), first);
-  hub.tap(0).record(frame(64, 2), kNic1, kNic0, fate_of(DropReason::kBadIcrc), first + std::chrono::nanoseconds(7));
+  hub.tap(0).record(frame(64, 2), kNic1, kNic0, fate_of(DropReason::kBadIcrc),
+                    first + std::chrono::nanoseconds(7));
   hub.tap(0).record(frame(70, 3), kNic0, kWire, Fate::kNobody, first + std::chrono::nanoseconds(9));
   const auto totals = hub.stop(id);
   CHECK_FALSE(hub.tap(0).on());
@@ -152,7 +158,8 @@ TEST_CASE("a capture is a pcapng file that libpcap reads, each frame once, in or
   CHECK(std::chrono::abs(wall - std::chrono::nanoseconds(packets[0].time_ns)) < std::chrono::minutes(1));
 
   const auto blocks = read_blocks(file.path);
-  CHECK(totals.bytes == static_cast<std::uint64_t>(std::ifstream(file.path, std::ios::ate | std::ios::binary).tellg()));
+  CHECK(totals.bytes ==
+        static_cast<std::uint64_t>(std::ifstream(file.path, std::ios::ate | std::ios::binary).tellg()));
   const auto interfaces = of_type(blocks, kInterfaceBlock);
   REQUIRE(interfaces.size() == 2);
   CHECK(option(interfaces[0].body, 8, 2) == "rxe0");
@@ -165,7 +172,7 @@ TEST_CASE("a capture is a pcapng file that libpcap reads, each frame once, in or
   CHECK(packet_option(written[0], 1).empty());
   CHECK(packet_option(written[1], 1) == "bad_icrc: wrong ICRC");
   CHECK(word<std::uint32_t>(written[2].body, 0) == 0);
-  CHECK(packet_option(written[2], 2)[0] == 2);          // outbound
+  CHECK(packet_option(written[2], 2)[0] == 2);  // outbound
   CHECK_THAT(packet_option(written[2], 1), Catch::StartsWith("no_station: "));
   const auto statistics = of_type(blocks, kStatisticsBlock);
   REQUIRE(statistics.size() == 2);
@@ -209,7 +216,8 @@ TEST_CASE("what the ring cannot take is lost, and the file says how much") {
   const auto big = frame(8000, 1);
   // Until the writer has found the ring empty once it may still take some.
   constexpr std::uint64_t kFrames = 4000;
-  for (std::uint64_t i = 0; i < kFrames; ++i) hub.tap(0).record(big, kNic0, kNic1, fate_of(DropReason::kAccepted), now());
+  for (std::uint64_t i = 0; i < kFrames; ++i)
+    hub.tap(0).record(big, kNic0, kNic1, fate_of(DropReason::kAccepted), now());
   const auto totals = hub.stop(id);
   CHECK(totals.written + totals.lost == kFrames);
   CHECK(totals.lost > 0);
@@ -227,15 +235,18 @@ TEST_CASE("the frames of two shards are merged by time") {
   const Time start = now();
   for (int i = 0; i < 100; ++i) {  // shard 1 records first what happened later
     const Time time = start + std::chrono::nanoseconds(10 * i);
-    hub.tap(1).record(frame(60, static_cast<std::uint8_t>(2 * i + 1)), kNic1, kNic0, fate_of(DropReason::kAccepted), time + std::chrono::nanoseconds(5));
+    hub.tap(1).record(frame(60, static_cast<std::uint8_t>(2 * i + 1)), kNic1, kNic0,
+                      fate_of(DropReason::kAccepted), time + std::chrono::nanoseconds(5));
     hub.tap(1).set_horizon(time + std::chrono::nanoseconds(5));
-    hub.tap(0).record(frame(60, static_cast<std::uint8_t>(2 * i)), kNic0, kNic1, fate_of(DropReason::kAccepted), time);
+    hub.tap(0).record(frame(60, static_cast<std::uint8_t>(2 * i)), kNic0, kNic1,
+                      fate_of(DropReason::kAccepted), time);
     hub.tap(0).set_horizon(time);
   }
   CHECK(hub.stop(id).written == 200);
   const auto packets = read_by_libpcap(file.path);
   REQUIRE(packets.size() == 200);
-  for (std::size_t i = 0; i < packets.size(); ++i) CHECK(packets[i].bytes[0] == static_cast<std::uint8_t>(i));
+  for (std::size_t i = 0; i < packets.size(); ++i)
+    CHECK(packets[i].bytes[0] == static_cast<std::uint8_t>(i));
 }
 
 TEST_CASE("two captures at once, and a reader that left") {

@@ -1,4 +1,5 @@
-// What rocid accepts from its user, and that everything else is refused with one sentence that says what is wrong.
+// What rocid accepts from its user, and that everything else is refused with one sentence that says what is
+// wrong.
 #include "dpdk_port/config.h"
 
 #include <catch2/catch.hpp>
@@ -35,7 +36,8 @@ DaemonConfig config_of(std::vector<std::string> nics) {
 }  // namespace
 
 TEST_CASE("a NIC of the command line, with everything") {
-  const auto nic = parse_nic("rxe12,port=af_packet:eth0,ip=10.1.2.3/16,ip=fd00::7/64,mac=02:aa:BB:00:00:0f,mtu=1500");
+  const auto nic =
+      parse_nic("rxe12,port=af_packet:eth0,ip=10.1.2.3/16,ip=fd00::7/64,mac=02:aa:BB:00:00:0f,mtu=1500");
   REQUIRE(nic);
   CHECK(nic->name == "rxe12");
   CHECK(nic->port == PortKind::kAfPacket);
@@ -93,11 +95,14 @@ TEST_CASE("a wrong NIC is refused with the reason") {
 
 TEST_CASE("what two NICs cannot share") {
   CHECK(check(config_of({"rxe0,ip=10.0.0.1/24", "rxe1,ip=10.0.0.2/24"})).empty());
-  CHECK(check(config_of({"rxe0,ip=10.0.0.1/24", "rxe0,ip=10.0.0.2/24"})) == "rxe0: there are two NICs of this name");
-  CHECK(check(config_of({"rxe0,ip=10.0.0.1/24", "rxe1,ip=10.0.0.1/16"})) == "rxe1: address 10.0.0.1 is already that of rxe0");
+  CHECK(check(config_of({"rxe0,ip=10.0.0.1/24", "rxe0,ip=10.0.0.2/24"})) ==
+        "rxe0: there are two NICs of this name");
+  CHECK(check(config_of({"rxe0,ip=10.0.0.1/24", "rxe1,ip=10.0.0.1/16"})) ==
+        "rxe1: address 10.0.0.1 is already that of rxe0");
   CHECK(check(config_of({"rxe0,ip=10.0.0.1/24", "rxe1,ip=10.0.0.2/24,mac=02:00:00:00:00:01"})) ==
         "rxe1: MAC 02:00:00:00:00:01 is already that of rxe0");
-  CHECK(check(config_of({"rxe0,port=af_packet:eth0", "rxe1,port=af_packet:eth0"})) == "rxe1: interface eth0 is already that of rxe0");
+  CHECK(check(config_of({"rxe0,port=af_packet:eth0", "rxe1,port=af_packet:eth0"})) ==
+        "rxe1: interface eth0 is already that of rxe0");
   CHECK(check(config_of({"rxe0"})) == "rxe0: a NIC on the fabric needs an ip=ADDRESS/PREFIX");
   CHECK_THAT(check(config_of({})), Catch::StartsWith("no NIC is configured"));
 }

@@ -1,5 +1,5 @@
-// Frames between NICs, shards and a port that only remembers, on real mbufs: who gets what, that no frame is copied, and that
-// every buffer comes home.
+// Frames between NICs, shards and a port that only remembers, on real mbufs: who gets what, that no frame is
+// copied, and that every buffer comes home.
 #include "dpdk_port/handover.h"
 
 #include <rte_eal.h>
@@ -44,7 +44,8 @@ rte_mbuf* frame_to(const proto::Mac& destination) {
 class RememberingPort : public Port {
  public:
   ~RememberingPort() override {
-    for (auto* mbuf : sent) rte_pktmbuf_free(mbuf);
+    for (auto* mbuf : sent)
+      rte_pktmbuf_free(mbuf);
   }
   std::size_t receive(rte_mbuf** out, std::size_t max) override {
     const std::size_t count = std::min(max, arriving.size());
@@ -156,7 +157,8 @@ TEST_CASE("a port that takes nothing costs frames, not the daemon") {
   {
     Bench bench(1);
     bench.port.room = 0;
-    for (std::size_t i = 0; i < Handover::kPortBacklog + 5; ++i) bench[0].send(frame_to(mac(9)), kNic2, Time{});
+    for (std::size_t i = 0; i < Handover::kPortBacklog + 5; ++i)
+      bench[0].send(frame_to(mac(9)), kNic2, Time{});
     CHECK(bench[0].lost() == 5);
   }
   check_all_home();
@@ -217,7 +219,8 @@ TEST_CASE("the sink lends buffers, sends the first ones and keeps the rest") {
     const auto again = sink.reserve(8);  // five of before and three new ones, all different
     REQUIRE(again.size() == 8);
     for (std::size_t i = 0; i < 8; ++i) {
-      for (std::size_t j = 0; j < i; ++j) CHECK(again[i].data != again[j].data);
+      for (std::size_t j = 0; j < i; ++j)
+        CHECK(again[i].data != again[j].data);
     }
     sink.commit(0);
   }
@@ -228,18 +231,20 @@ TEST_CASE("without buffers the sink lends what there is, and recovers") {
   {
     Bench bench(1);
     std::vector<rte_mbuf*> taken;
-    while (rte_mbuf* mbuf = rte_pktmbuf_alloc(pool())) taken.push_back(mbuf);
+    while (rte_mbuf* mbuf = rte_pktmbuf_alloc(pool()))
+      taken.push_back(mbuf);
     MbufSink sink(pool(), bench[0]);
     CHECK(sink.reserve(8).empty());
-    for (auto* mbuf : taken) rte_pktmbuf_free(mbuf);
+    for (auto* mbuf : taken)
+      rte_pktmbuf_free(mbuf);
     CHECK(sink.reserve(8).size() == 8);
   }
   check_all_home();
 }
 
 int main(int argc, char** argv) {
-  char name[] = "handover_test", no_huge[] = "--no-huge", no_shconf[] = "--no-shconf", no_pci[] = "--no-pci", quiet[] = "--log-level=error",
-       no_telemetry[] = "--no-telemetry", size_option[] = "-m", size[] = "32";
+  char name[] = "handover_test", no_huge[] = "--no-huge", no_shconf[] = "--no-shconf", no_pci[] = "--no-pci",
+       quiet[] = "--log-level=error", no_telemetry[] = "--no-telemetry", size_option[] = "-m", size[] = "32";
   char* arguments[] = {name, no_huge, no_shconf, no_pci, quiet, no_telemetry, size_option, size};
   if (rte_eal_init(static_cast<int>(std::size(arguments)), arguments) < 0) {
     std::fputs("DPDK's EAL does not start\n", stderr);

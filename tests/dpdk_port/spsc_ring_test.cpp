@@ -1,4 +1,5 @@
-// The ring between two threads: order, bounds, values that can only be moved. Run under ThreadSanitizer as well.
+// The ring between two threads: order, bounds, values that can only be moved. Run under ThreadSanitizer as
+// well.
 #include "dpdk_port/spsc_ring.h"
 
 #include <catch2/catch.hpp>
@@ -34,8 +35,10 @@ TEST_CASE("two threads: everything arrives once and in order") {
   SpscRing<std::uint64_t> ring(64);
   std::thread producer([&ring] {
     for (std::uint64_t i = 0; i < kCount;) {
-      if (ring.push(std::uint64_t{i})) ++i;
-      else std::this_thread::yield();
+      if (ring.push(std::uint64_t{i}))
+        ++i;
+      else
+        std::this_thread::yield();
     }
   });
   std::uint64_t expected = 0;
@@ -44,7 +47,8 @@ TEST_CASE("two threads: everything arrives once and in order") {
     std::uint64_t out[16];
     const std::size_t got = ring.pop(out, 16);
     if (got == 0) std::this_thread::yield();
-    for (std::size_t i = 0; i < got; ++i) in_order = in_order && out[i] == expected++;
+    for (std::size_t i = 0; i < got; ++i)
+      in_order = in_order && out[i] == expected++;
   }
   producer.join();
   CHECK(in_order);
