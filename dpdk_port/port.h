@@ -1,7 +1,7 @@
 // A port that leads out of the daemon: bursts of mbufs in and out, and a way to be woken.
 //
 // The virtual fabric is no port of this kind, as its frames never leave (see handover.h). To add a kind:
-// implement this, name it in config.h's PortKind and open it in rocid.cpp. Thread rule: shard 0's thread,
+// implement this, name it in config.h's PortKind and open it in daemon.cpp. Thread rule: shard 0's thread,
 // except the constructor.
 #pragma once
 
