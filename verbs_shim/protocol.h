@@ -1,9 +1,9 @@
 // Messages between an application's shim (or `roci`) and the daemon, over a SOCK_SEQPACKET unix socket.
 //
-// One message is one packet: MessageHeader, then `length_bytes` of payload. A request carries an id of the sender's
-// choice, and the reply repeats it; replies may come in any order. Same machine and same release only, so host byte
-// order; a version mismatch is answered with EPROTONOSUPPORT. Both sides treat what they receive as hostile.
-// Freestanding: the preload shim includes it and has no C++ runtime.
+// One message is one packet: MessageHeader, then `length_bytes` of payload. A request carries an id of the
+// sender's choice, and the reply repeats it; replies may come in any order. Same machine and same release
+// only, so host byte order; a version mismatch is answered with EPROTONOSUPPORT. Both sides treat what they
+// receive as hostile. Freestanding: the preload shim includes it and has no C++ runtime.
 #pragma once
 
 #include <cstddef>
@@ -13,15 +13,18 @@ namespace roci::shim {
 
 inline constexpr std::uint32_t kMessageMagic = 0x49434f52;  // "ROCI"
 inline constexpr std::uint16_t kProtocolVersion = 1;
-inline constexpr std::size_t kMaxMessageBytes = 64 * 1024;
+inline constexpr std::size_t kMaxMessageBytes = std::size_t{64} * 1024;
 inline constexpr std::size_t kMaxMessageFds = 4;
 
 enum class MessageKind : std::uint16_t {
-  kOpenDevice = 1,  // OpenDeviceRequest -> OpenDeviceReply + 2 fds; this connection is that context from now on
-  kUverbs = 2,      // UverbsRequest + raw command -> UverbsReply + raw response, 0 or 1 fd
-  kAdmin = 3,       // JSON text -> JSON text (error 0) or a sentence (error != 0); 0 or 1 fd with the request
-  kLifeline = 4,    // no payload -> no payload; afterwards the connection only tells by its end that the other side died
-  kCloseDevice = 5, // no payload -> no payload, once nothing of the context's process is touched any more (before execve)
+  kOpenDevice =
+      1,          // OpenDeviceRequest -> OpenDeviceReply + 2 fds; this connection is that context from now on
+  kUverbs = 2,    // UverbsRequest + raw command -> UverbsReply + raw response, 0 or 1 fd
+  kAdmin = 3,     // JSON text -> JSON text (error 0) or a sentence (error != 0); 0 or 1 fd with the request
+  kLifeline = 4,  // no payload -> no payload; afterwards the connection only tells by its end that the other
+                  // side died
+  kCloseDevice = 5,  // no payload -> no payload, once nothing of the context's process is touched any more
+                     // (before execve)
 };
 
 struct MessageHeader {
@@ -35,12 +38,12 @@ struct MessageHeader {
 static_assert(sizeof(MessageHeader) == 24);
 
 struct OpenDeviceRequest {
-  std::uint32_t nic = 0;  // N of uverbsN
+  std::uint32_t nic = 0;       // N of uverbsN
   std::uint32_t pid_hint = 0;  // for the log only; the daemon trusts SO_PEERCRED
 };
 
-// Fds: [0] memfd of the context's memory (ControlArea at 0, rings behind it; sealed against resizing), which serves as
-// the application's uverbs fd; [1] the eventfd to kick: write 8 bytes of 1.
+// Fds: [0] memfd of the context's memory (ControlArea at 0, rings behind it; sealed against resizing), which
+// serves as the application's uverbs fd; [1] the eventfd to kick: write 8 bytes of 1.
 struct OpenDeviceReply {
   std::uint32_t context = 0;
   std::uint32_t reserved = 0;
@@ -49,7 +52,8 @@ struct OpenDeviceReply {
 
 // The bytes of the application's write() to the uverbs fd follow, header included.
 struct UverbsRequest {
-  // CREATE_CQ with a channel: st_ino of the channel fd (a pipe), which names the channel whatever fd number it has.
+  // CREATE_CQ with a channel: st_ino of the channel fd (a pipe), which names the channel whatever fd number
+  // it has.
   std::uint64_t channel_inode = 0;
 };
 
@@ -62,13 +66,17 @@ struct UverbsReply {
   std::uint32_t reserved = 0;
 };
 
-// Admin requests are JSON objects with "op". A result that does not fit a message comes as a memfd that holds the text,
-// and the payload is empty:
-//   {"op":"ping"}                                  -> {"pid":N,"version":"0.1.0","nics":[{"name","ip":[...],"mac","port"}...]}
-//   {"op":"view","nics":["rxe0"]}                  -> {"path":"/.../view"}: a sysfs tree that shows these NICs only; [] = all
-//   {"op":"show","what":"nic|qp|mr|cq|counters|all|daemon"} -> {"nics":[...],"contexts":[...],"qps":[...],"mrs":[...],"cqs":[...],
+// Admin requests are JSON objects with "op". A result that does not fit a message comes as a memfd that holds
+// the text, and the payload is empty:
+//   {"op":"ping"}                                  ->
+//   {"pid":N,"version":"0.1.0","nics":[{"name","ip":[...],"mac","port"}...]}
+//   {"op":"view","nics":["rxe0"]}                  -> {"path":"/.../view"}: a sysfs tree that shows these
+//   NICs only; [] = all
+//   {"op":"show","what":"nic|qp|mr|cq|counters|all|daemon"} ->
+//   {"nics":[...],"contexts":[...],"qps":[...],"mrs":[...],"cqs":[...],
 //                                                       "neighbours":[...],"counters":{"rxe0":{...}},"daemon":{...}}
-//   {"op":"capture","nics":[...],"snaplen":N} + fd -> {"id":N}: pcapng is written to the fd until "capture_stop" or the end
+//   {"op":"capture","nics":[...],"snaplen":N} + fd -> {"id":N}: pcapng is written to the fd until
+//   "capture_stop" or the end
 //                                                       of this connection
 //   {"op":"capture_stop","id":N}                   -> {"written":N,"lost":N,"bytes":N}
 //   {"op":"shutdown"}                              -> {}: only from the daemon's own uid

@@ -13,12 +13,12 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstring>
 #include <iostream>
 #include <memory>
 #include <optional>
 
 #include "tools/roci/private_daemon.h"
+#include "tools/roci/process.h"
 #include "tools/roci/subcommand.h"
 
 namespace roci::tools {
@@ -46,15 +46,8 @@ struct Ending {
 pid_t start(const std::vector<std::string>& program, const sigset_t& signals_before) {
   const pid_t child = ::fork();
   if (child != 0) return child;
-  ::sigprocmask(SIG_SETMASK, &signals_before, nullptr);
-  std::vector<char*> arguments;
-  for (const std::string& word : program)
-    arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
-  ::execvp(arguments[0], arguments.data());
-  const int error = errno;
-  complain("capture", program[0] + ": " + std::strerror(error));
-  ::_exit(error == ENOENT ? 127 : 126);
+  ::pthread_sigmask(SIG_SETMASK, &signals_before, nullptr);
+  ::_exit(become("capture", program, Environment()));
 }
 
 void show_progress(int file, Clock::time_point begin) {
@@ -122,14 +115,14 @@ int capture(const CaptureOptions& options) {
 
   const int file = to_stdout ? ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3)
                              : ::open(options.file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (file < 0) return complain("capture", options.file + ": " + std::strerror(errno));
+  if (file < 0) return complain("capture", options.file + ": " + error_text(errno));
 
   sigset_t signals;
   sigset_t signals_before;
   ::sigemptyset(&signals);
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD})
     ::sigaddset(&signals, number);
-  ::sigprocmask(SIG_BLOCK, &signals, &signals_before);
+  ::pthread_sigmask(SIG_BLOCK, &signals, &signals_before);
   const int signal_fd = ::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
 
   Json request = {{"op", "capture"}, {"nics", options.nics}};
@@ -137,7 +130,7 @@ int capture(const CaptureOptions& options) {
   const auto started = daemon->request(request, file);
   if (!started) return complain("capture", started.error());
   const pid_t child = program.empty() ? -1 : start(program, signals_before);
-  if (child < 0 && !program.empty()) return complain("capture", std::string("fork: ") + std::strerror(errno));
+  if (child < 0 && !program.empty()) return complain("capture", std::string("fork: ") + error_text(errno));
 
   const Ending ending = wait_for_end(options, daemon->fd(), signal_fd, child, file);
   if (ending.daemon_died)

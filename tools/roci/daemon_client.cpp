@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tools/roci/process.h"
 #include "verbs_shim/protocol.h"
 
 namespace roci::tools {
@@ -49,14 +50,13 @@ OrError<DaemonClient> DaemonClient::connect(const std::string& socket_path) {
   std::memcpy(address.sun_path, socket_path.c_str(), socket_path.size() + 1);
 
   DaemonClient client(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (client.fd_ < 0) return Unexpected<std::string>{std::string("socket: ") + std::strerror(errno)};
+  if (client.fd_ < 0) return Unexpected<std::string>{"socket: " + error_text(errno)};
   const timeval limit{kAnswerSeconds, 0};
   ::setsockopt(client.fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
   ::setsockopt(client.fd_, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
   if (::connect(client.fd_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return client;
   if (errno == ENOENT || errno == ECONNREFUSED) return Unexpected<std::string>{""};
-  return Unexpected<std::string>{"cannot connect to the daemon at " + socket_path + ": " +
-                                 std::strerror(errno)};
+  return Unexpected<std::string>{"cannot connect to the daemon at " + socket_path + ": " + error_text(errno)};
 }
 
 DaemonClient::DaemonClient(DaemonClient&& other) noexcept
@@ -132,7 +132,7 @@ OrError<std::string> DaemonClient::exchange(std::uint16_t kind, std::string_view
   if (header.error == EPROTONOSUPPORT)
     return Unexpected<std::string>{
         "the running daemon is of another release than this roci; end it and try again"};
-  if (header.error != 0) return Unexpected<std::string>{text.empty() ? std::strerror(header.error) : text};
+  if (header.error != 0) return Unexpected<std::string>{text.empty() ? error_text(header.error) : text};
   if (file >= 0) return read_all(file);
   return text;
 }

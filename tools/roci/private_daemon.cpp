@@ -12,13 +12,14 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "tools/roci/process.h"
 
 namespace roci::tools {
 
@@ -52,7 +53,7 @@ class Fd {
   int fd_;
 };
 
-std::string system_error(const std::string& what) { return what + ": " + std::strerror(errno); }
+std::string system_error(const std::string& what) { return what + ": " + error_text(errno); }
 
 // Ours, and closed to others; made if it is not there. An error, or empty.
 std::string prepare_folder(const std::string& path) {
@@ -81,27 +82,6 @@ std::string last_lines(const std::string& path) {
   return text.empty() ? "it says nothing" : text;
 }
 
-// The environment, without what is meant for applications.
-std::vector<std::string> daemon_environment() {
-  std::vector<std::string> kept;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    bool is_kept = true;
-    for (const std::string_view name : {"LD_PRELOAD=", "SYSFS_PATH=", "ROCI_SOCKET=", "ROCI_VIEW="})
-      is_kept = is_kept && text.substr(0, name.size()) != name;
-    if (is_kept) kept.emplace_back(text);
-  }
-  return kept;
-}
-
-std::vector<char*> pointers(std::vector<std::string>& texts) {
-  std::vector<char*> result;
-  for (std::string& text : texts)
-    result.push_back(text.data());
-  result.push_back(nullptr);
-  return result;
-}
-
 // Starts rocid in a session of its own, as nobody's child, since we are about to become the application.
 // Returns when it is ready; an error, or empty.
 std::string start_daemon(const std::string& program, const std::string& socket_path,
@@ -117,9 +97,11 @@ std::string start_daemon(const std::string& program, const std::string& socket_p
   std::vector<std::string> arguments = {program};
   arguments.insert(arguments.end(), kDaemonArguments.begin(), kDaemonArguments.end());
   arguments.insert(arguments.end(), {"--socket", socket_path, "--ready-fd", "3"});
-  std::vector<std::string> environment = daemon_environment();
-  const std::vector<char*> argument_pointers = pointers(arguments);
-  const std::vector<char*> environment_pointers = pointers(environment);
+  Environment environment;
+  for (const char* of_applications : {"LD_PRELOAD", "SYSFS_PATH", "ROCI_SOCKET", "ROCI_VIEW"})
+    environment.remove(of_applications);
+  const std::vector<char*> argument_pointers = exec_pointers(arguments);
+  const std::vector<char*> environment_pointers = exec_pointers(environment.entries());
 
   const pid_t helper = ::fork();
   if (helper < 0) return system_error("fork");
@@ -140,7 +122,7 @@ std::string start_daemon(const std::string& program, const std::string& socket_p
       std::signal(number, SIG_DFL);
     if (::chdir("/") != 0) ::_exit(126);
     ::execve(program.c_str(), argument_pointers.data(), environment_pointers.data());
-    ::dprintf(STDERR_FILENO, "%s: %s\n", program.c_str(), std::strerror(errno));
+    ::dprintf(STDERR_FILENO, "%s: %s\n", program.c_str(), error_text(errno).c_str());
     ::_exit(127);
   }
   while (::waitpid(helper, nullptr, 0) < 0 && errno == EINTR) {

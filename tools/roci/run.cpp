@@ -2,15 +2,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <utility>
 
 #include "tools/roci/private_daemon.h"
+#include "tools/roci/process.h"
 #include "tools/roci/subcommand.h"
 #include "verbs_shim/protocol.h"
 
@@ -31,19 +28,6 @@ void pass_on(DaemonClient lifeline) {
   int high = ::fcntl(fd, F_DUPFD, kLifelineFdStart);
   if (high < 0) high = ::fcntl(fd, F_DUPFD, 0);
   if (high >= 0) ::close(fd);
-}
-
-void set_default(const char* name, const char* value) { ::setenv(name, value, 0); }
-
-// exec says "permission denied" for a name that is nowhere, if one of the folders searched may not be
-// entered.
-bool is_anywhere(const std::string& name) {
-  if (name.find('/') != std::string::npos) return true;
-  const char* path = std::getenv("PATH");
-  std::istringstream folders(path != nullptr ? path : "/bin:/usr/bin");
-  for (std::string folder; std::getline(folders, folder, ':');)
-    if (::access(((folder.empty() ? "." : folder) + "/" + name).c_str(), F_OK) == 0) return true;
-  return false;
 }
 
 int run(const RunOptions& options) {
@@ -72,25 +56,17 @@ int run(const RunOptions& options) {
   }
   pass_on(std::move(*lifeline));
 
-  std::string preload = installation->shim;
-  if (const char* before = std::getenv("LD_PRELOAD"); before != nullptr && *before != 0) {
-    const std::string theirs = before;
-    preload = theirs.find(installation->shim) == std::string::npos ? preload + ":" + theirs : theirs;
-  }
-  ::setenv("LD_PRELOAD", preload.c_str(), 1);
-  ::setenv("SYSFS_PATH", view.c_str(), 1);
-  ::setenv(shim::kViewVariable, view.c_str(), 1);
-  ::setenv(shim::kSocketVariable, location.socket_path.c_str(), 1);
+  Environment environment;
+  const std::string theirs = environment.get("LD_PRELOAD");
+  const bool is_nested = theirs.find(installation->shim) != std::string::npos;
+  if (!is_nested)
+    environment.set("LD_PRELOAD", theirs.empty() ? installation->shim : installation->shim + ":" + theirs);
+  environment.set("SYSFS_PATH", view);
+  environment.set(shim::kViewVariable, view);
+  environment.set(shim::kSocketVariable, location.socket_path);
   // When the daemon has died, let libibverbs free what it had instead of failing each destroy call.
-  set_default("RDMAV_ALLOW_DISASSOC_DESTROY", "1");
-
-  std::vector<char*> arguments;
-  for (const std::string& word : program)
-    arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
-  ::execvp(arguments[0], arguments.data());
-  const int error = errno == EACCES && !is_anywhere(program[0]) ? ENOENT : errno;
-  return complain("run", program[0] + ": " + std::strerror(error), error == ENOENT ? 127 : 126);
+  environment.set_default("RDMAV_ALLOW_DISASSOC_DESTROY", "1");
+  return become("run", program, environment);
 }
 
 }  // namespace

@@ -81,10 +81,14 @@ Device* Device::claim_slot() {
 }
 
 int Device::open(int uverbs_number, int open_flags) {
-  static std::atomic<bool> is_prepared{false};
-  if (!is_prepared.exchange(true)) {
-    adopt_process();
-    ::pthread_atfork(nullptr, nullptr, after_fork_in_child);
+  {
+    DeviceTable::Locked locked;
+    static bool is_prepared = false;
+    if (!is_prepared) {
+      adopt_process();
+      ::pthread_atfork(nullptr, nullptr, after_fork_in_child);
+      is_prepared = true;
+    }
   }
   Device* const device = claim_slot();
   if (device == nullptr) return fail(EMFILE);
@@ -123,9 +127,8 @@ int Device::connect(const char* socket_path, int uverbs_number, int open_flags) 
   int error = 0;
   if (kick_fd_.load() < 0 || duplicate < 0 || memory_fd_.load() < 0)
     error = EMFILE;
-  else if (!get_file_identity(memory_fd, status))
-    error = EIO;
-  else if (static_cast<std::uint64_t>(status.st_size) < emulator::kControlAreaBytes)
+  else if (!get_file_identity(memory_fd, status) ||
+           static_cast<std::uint64_t>(status.st_size) < emulator::kControlAreaBytes)
     error = EIO;
   else
     error = map_control_area(memory_fd);

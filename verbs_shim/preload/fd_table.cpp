@@ -7,7 +7,7 @@
 
 namespace roci::shim {
 
-std::atomic<FdTag> fd_tags[kTrackedFds];
+constinit std::atomic<FdTag> fd_tags[kTrackedFds] = {};
 
 namespace {
 

@@ -18,7 +18,8 @@ inline constexpr FdTag kUntracked = 0;
 inline constexpr FdTag kHidden = 0xFFFF;  // the shim's own: the application never got it, and must not close
                                           // it between them: 1 + the index of a device
 
-extern std::atomic<FdTag> fd_tags[kTrackedFds];
+// NOLINTNEXTLINE(bugprone-dynamic-static-initializers): constinit says that it is not
+extern constinit std::atomic<FdTag> fd_tags[kTrackedFds];
 
 [[nodiscard]] inline FdTag fd_tag(int fd) {
   const auto index = static_cast<unsigned>(fd);

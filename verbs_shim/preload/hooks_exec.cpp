@@ -50,7 +50,7 @@ void copy_arguments(char** vector, const char* first, std::size_t count, va_list
 }  // namespace
 }  // namespace roci::shim
 
-using namespace roci::shim;  // NOLINT: the hooks below are global by nature
+using namespace roci::shim;  // the hooks below are global by nature
 
 ROCI_HOOK int execve(const char* program, char* const arguments[], char* const variables[]) noexcept {
   prepare(program);

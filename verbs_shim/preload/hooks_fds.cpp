@@ -74,7 +74,7 @@ bool concerns_us(unsigned first) {
 }  // namespace
 }  // namespace roci::shim
 
-using namespace roci::shim;  // NOLINT: the hooks below are global by nature
+using namespace roci::shim;  // the hooks below are global by nature
 
 ROCI_HOOK ssize_t write(int fd, const void* bytes, std::size_t length_bytes) {
   const FdTag tag = fd_tag(fd);

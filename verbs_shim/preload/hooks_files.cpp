@@ -178,7 +178,10 @@ ssize_t shown(char* path, ssize_t length, bool was_redirected) {
 }  // namespace
 }  // namespace roci::shim
 
-using namespace roci::shim;  // NOLINT: the hooks below are global by nature
+using namespace roci::shim;  // the hooks below are global by nature
+
+// NOLINTBEGIN(bugprone-reserved-identifier, bugprone-macro-parentheses): the names are the C library's, the
+// macros' arguments are types and names.
 
 #define ROCI_OPEN(name, real)                            \
   ROCI_HOOK int name(const char* path, int flags, ...) { \
@@ -315,3 +318,4 @@ ROCI_HOOK int scandir(const char* path, dirent*** entries, Filter* filter, Compa
 ROCI_HOOK int scandir64(const char* path, dirent64*** entries, Filter64* filter, Compare64* compare) {
   return real_scandir64(MappedPath(path).c_str(), entries, filter, compare);
 }
+// NOLINTEND(bugprone-reserved-identifier, bugprone-macro-parentheses)

@@ -22,7 +22,7 @@ namespace {
 constexpr std::uint32_t kFlushError = 5, kSendOpcode = 0, kReceiveOpcode = 128;
 
 constexpr int kFlushIntervalMs = 5;
-constexpr std::size_t kStackBytes = 64 * 1024;  // beside what the C library needs for itself
+constexpr std::size_t kStackBytes = std::size_t{64} * 1024;  // beside what the C library needs for itself
 
 std::atomic<bool> is_running{false};
 std::atomic<int> wake_fd{-1};  // hidden eventfd
