@@ -1,5 +1,6 @@
 #include "tools/trace/check_files.h"
 
+#include "tools/trace/capture_loss.h"
 #include "tools/trace/checker.h"
 #include "tools/trace/progress.h"
 #include "tools/trace/reader.h"
@@ -19,10 +20,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr std::string_view kStandardInput = "-";
+
 struct FileVerdict {
   std::vector<Finding> findings;
   CheckCounts counts;
-  std::string error;  // empty if the file was read to its end
+  std::uint64_t lost_by_capture = 0;  // looked up only where it matters
+  std::string error;                  // empty if the file was read to its end
 
   [[nodiscard]] int status() const {
     if (!error.empty()) return kCheckUnreadable;
@@ -50,6 +54,10 @@ FileVerdict check_file(const std::string& path, const CheckOptions& options, std
     if (next == CaptureReader::Next::kError) verdict.error = reader.error();
   }
   checker.finish();
+  if (checker.rests_on_missing() && path != kStandardInput) {
+    verdict.lost_by_capture = frames_lost_by_capture(path);
+    if (verdict.lost_by_capture > 0) checker.forgive_missing();
+  }
   verdict.findings = checker.findings();
   verdict.counts = checker.counts();
   return verdict;
@@ -78,6 +86,10 @@ void print_text(const std::string& path, const FileVerdict& verdict, const Check
   if (counts.cut_short > 0) {
     out << fmt::format(" ({} cut by the capture, judged as far as they go)", counts.cut_short);
   }
+  if (verdict.lost_by_capture > 0) {
+    out << fmt::format(" (the capture lost {}, so what is missing was not judged)",
+                       plural(verdict.lost_by_capture, "frame"));
+  }
   out << '\n';
 }
 
@@ -94,6 +106,7 @@ Json to_json(const std::string& path, const FileVerdict& verdict) {
                {"frames", verdict.counts.frames},
                {"roce", verdict.counts.roce},
                {"cut_short", verdict.counts.cut_short},
+               {"lost_by_capture", verdict.lost_by_capture},
                {"finding_count", verdict.counts.findings},
                {"findings", std::move(findings)}};
   if (!verdict.error.empty()) json["error"] = verdict.error;

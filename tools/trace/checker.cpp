@@ -36,4 +36,13 @@ void Checker::finish() {
   });
 }
 
+bool Checker::rests_on_missing() const {
+  return std::any_of(findings_.begin(), findings_.end(),
+                     [](const Finding& one) { return one.needs_whole_capture; });
+}
+
+void Checker::forgive_missing() {
+  counts_.findings -= std::erase_if(findings_, [](const Finding& one) { return one.needs_whole_capture; });
+}
+
 }  // namespace roci::tools

@@ -30,6 +30,9 @@ class Checker {
   void on_frame(const CapturedFrame& frame);
   // No more frames: the findings are complete and in the order of packets.
   void finish();
+  // After finish(): some findings rest on what is missing, and are none if the capture itself lost frames.
+  [[nodiscard]] bool rests_on_missing() const;
+  void forgive_missing();
 
   [[nodiscard]] const std::vector<Finding>& findings() const { return findings_; }
   [[nodiscard]] const CheckCounts& counts() const { return counts_; }

@@ -13,6 +13,8 @@ struct Finding {
   std::uint64_t packet = 0;  // number of the frame in its capture
   Rule rule = Rule::kIcrc;
   std::string text;  // one sentence with the figures
+  // It rests on something that is not in the capture, so it means nothing if the capture itself lost frames.
+  bool needs_whole_capture = false;
 };
 
 using Report = std::function<void(Finding)>;

@@ -241,21 +241,23 @@ void RequestLog::judge_write_length(Request& request, const Request* before, con
 void RequestLog::open_gap(Psn begin, std::uint32_t count, std::uint64_t number, const Context& context) {
   const Gap gap{begin, count, number, false};
   if (context.is_nothing_between) {
-    report_gap(gap, "IP ids without a gap show that nothing was sent in between", context);
+    report_gap(gap, "IP ids without a gap show that nothing was sent in between", false, context);
     return;
   }
   if (context.is_something_unread || !is_start_known_) return;
   if (gaps_.size() == context.limits.gaps) {
-    if (gaps_.front().is_passed) report_gap(gaps_.front(), "the responder goes on without", context);
+    if (gaps_.front().is_passed) report_gap(gaps_.front(), "the responder goes on without", true, context);
     gaps_.erase(gaps_.begin());
   }
   gaps_.push_back(gap);
 }
 
-void RequestLog::report_gap(const Gap& gap, const char* why, const Context& context) const {
+void RequestLog::report_gap(const Gap& gap, const char* why, bool needs_whole_capture,
+                            const Context& context) const {
   context.report({gap.number, Rule::kPsnContinuity,
                   fmt::format("{} PSN{} before this one, from {:#08x} on, never appear{}; {}", gap.count,
-                              gap.count == 1 ? "" : "s", gap.begin.value(), gap.count == 1 ? "s" : "", why)});
+                              gap.count == 1 ? "" : "s", gap.begin.value(), gap.count == 1 ? "s" : "", why),
+                  needs_whole_capture});
 }
 
 void RequestLog::forget(const Context& context) {
@@ -401,7 +403,7 @@ std::optional<RequestLog::ReadPlace> RequestLog::read_at(Psn psn) const {
 
 void RequestLog::finish(std::optional<std::int64_t> last_ns, const Context& context) {
   for (const Gap& gap : gaps_) {
-    if (gap.is_passed) report_gap(gap, "the responder goes on without", context);
+    if (gap.is_passed) report_gap(gap, "the responder goes on without", true, context);
   }
   if (last_ns && !has_failed_) {
     for (const Request& request : requests_) {
@@ -416,7 +418,8 @@ void RequestLog::finish(std::optional<std::int64_t> last_ns, const Context& cont
                        "goes on",
                        info(request.opcode).name, request.psn.value(),
                        has_own_answer(info(request.opcode).operation) ? "needs a response" : "has AckReq set",
-                       waited_ns / 1'000'000)});
+                       waited_ns / 1'000'000),
+           true});
     }
   }
   gaps_.clear();

@@ -96,7 +96,7 @@ class RequestLog {
   void judge_following(std::size_t at, const Context& context);
   void judge_write_length(Request& request, const Request* before, const Context& context);
   void open_gap(proto::Psn begin, std::uint32_t count, std::uint64_t number, const Context& context);
-  void report_gap(const Gap& gap, const char* why, const Context& context) const;
+  void report_gap(const Gap& gap, const char* why, bool needs_whole_capture, const Context& context) const;
   void forget(const Context& context);
   // The first request at or behind `psn`.
   [[nodiscard]] std::size_t position_of(proto::Psn psn) const;
