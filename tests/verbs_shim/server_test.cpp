@@ -1,7 +1,10 @@
 // The server as clients meet it: who may connect, what becomes of malformed and hostile messages, and that
 // nothing is left of a client that ends, in whatever way.
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include <catch2/catch.hpp>
@@ -323,6 +326,64 @@ TEST_CASE("nothing is left of a client that is killed, even if a child of its ho
   CHECK(eventually([&] { return no_objects(f); }));
   CHECK(eventually([&] { return open_fds() == before; }));
   ::kill(grandchild, SIGKILL);
+}
+
+// Opens a device, then waits for ever; its page at `page` blocks whoever touches it, until the process ends.
+[[noreturn]] void be_a_client_whose_memory_does_not_answer(const std::string& path, std::byte* page,
+                                                           int ready) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  TestClient client(path);
+  const bool is_open = client.open_device().error == 0;
+  const int fault_fd = static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC));
+  uffdio_api api{};
+  api.api = UFFD_API;
+  uffdio_register region{};
+  region.range = {reinterpret_cast<std::uintptr_t>(page), 4096};
+  region.mode = UFFDIO_REGISTER_MODE_MISSING;
+  const bool blocks = fault_fd >= 0 && ::ioctl(fault_fd, UFFDIO_API, &api) == 0 &&
+                      ::ioctl(fault_fd, UFFDIO_REGISTER, &region) == 0;
+  const char verdict = !is_open ? 'x' : blocks ? 'b' : 'n';
+  if (::write(ready, &verdict, 1) != 1) ::_exit(1);
+  for (;;)
+    ::pause();
+}
+
+TEST_CASE("a client whose memory does not answer is named, and killed at the limit") {
+  ServerFixture f(1, [](ServerConfig& config) {
+    config.memory_stall_report_ms = 0;
+    config.memory_stall_kill_ms = 1000;
+  });
+  TestClient bystander = f.connect();  // while there are clients the server looks once a second
+  REQUIRE(bystander.call(MessageKind::kLifeline).error == 0);
+  void* const page = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(page != MAP_FAILED);
+  int ready[2];
+  REQUIRE(::pipe(ready) == 0);
+  const pid_t pid = ::fork();
+  if (pid == 0) be_a_client_whose_memory_does_not_answer(f.path(), static_cast<std::byte*>(page), ready[1]);
+  char verdict = 0;
+  REQUIRE(::read(ready[0], &verdict, 1) == 1);
+  REQUIRE(verdict != 'x');
+  if (verdict == 'n') {
+    WARN("not tested: this user may not block kernel accesses with userfaultfd");
+    ::kill(pid, SIGKILL);
+  } else {
+    emulator::MemoryOp op;  // as the engine would reach for it; the first context has the first address space
+    op.kind = emulator::MemoryOp::Kind::kRead;
+    std::byte byte{};
+    op.local = &byte;
+    op.length_bytes = 1;
+    op.address = reinterpret_cast<std::uintptr_t>(page);
+    f.server().memory(0).execute({&op, 1});
+    CHECK(op.result != emulator::MemoryOp::Result::kOk);
+    CHECK(f.logged("does not answer"));
+    CHECK(f.logged("killed"));
+  }
+  ::waitpid(pid, nullptr, 0);
+  CHECK(eventually([&] { return no_objects(f); }));
+  ::close(ready[0]);
+  ::close(ready[1]);
+  ::munmap(page, 4096);
 }
 
 TEST_CASE("a forked child's registration names the child's memory") {

@@ -292,22 +292,21 @@ void Context::handle(const ReplyTo& to, const ucred& sender, std::span<const std
   // GET_CONTEXT comes first and once.
   if (has_context_ == (row->handler == &Context::get_context))
     return host_.fail(to, std::errc::invalid_argument);
-  (this->*row->handler)({to, sender, head.channel_inode, std::move(*call)});
+  (this->*row->handler)({to, sender, head.channel_inode, *call});
 }
 
 template <class Body, class Then>
-void Context::run(Request&& request, Body&& body, Then then) {
+void Context::run(const Request& request, Body&& body, Then then) {
   host_.submit(shard_, {id_, std::forward<Body>(body)},
-               [self = shared_from_this(), request = std::move(request),
-                then = std::move(then)](Reply&& reply) mutable {
+               [self = shared_from_this(), request, then = std::move(then)](Reply&& reply) {
                  if (reply.error != std::errc{}) return self->host_.fail(request.to, reply.error);
-                 then(std::move(request), std::move(reply));
+                 then(request, std::move(reply));
                });
 }
 
 template <class Body>
-void Context::run(Request&& request, Body&& body) {
-  run(std::move(request), std::forward<Body>(body), [this](Request&& done, Reply&&) { answer(done); });
+void Context::run(const Request& request, Body&& body) {
+  run(request, std::forward<Body>(body), [this](const Request& done, Reply&&) { answer(done); });
 }
 
 template <class Response>
@@ -333,7 +332,7 @@ void Context::answer_with_fd(const Request& request, std::span<const std::byte> 
 
 // ---- device and port ---------------------------------------------------------------------------------
 
-void Context::get_context(Request&& request) {
+void Context::get_context(const Request& request) {
   auto ends = EventPipe::create(EventPipe::Record::kAsync);
   if (!ends) return host_.fail(request.to, ends.error());
   async_ = std::move(ends->pipe);
@@ -374,9 +373,9 @@ ib_uverbs_query_device_resp Context::device_attributes() const {
   return r;
 }
 
-void Context::query_device(Request&& request) { answer(request, device_attributes()); }
+void Context::query_device(const Request& request) { answer(request, device_attributes()); }
 
-void Context::query_device_ex(Request&& request) {
+void Context::query_device_ex(const Request& request) {
   const auto wanted = request.call.request<ib_uverbs_ex_query_device>();
   if (wanted.comp_mask != 0 || wanted.reserved != 0)
     return host_.fail(request.to, std::errc::invalid_argument);
@@ -388,7 +387,7 @@ void Context::query_device_ex(Request&& request) {
   answer(request, response);
 }
 
-void Context::query_port(Request&& request) {
+void Context::query_port(const Request& request) {
   const auto wanted = request.call.request<ib_uverbs_query_port>();
   if (wanted.port_num != 1) return host_.fail(request.to, std::errc::invalid_argument);
   const emulator::NicConfig& nic = host_.config().nics[nic_.index];
@@ -411,20 +410,20 @@ void Context::query_port(Request&& request) {
 
 // ---- PDs and MRs -------------------------------------------------------------------------------------
 
-void Context::alloc_pd(Request&& request) {
-  run(std::move(request), emulator::AllocPd{}, [this](Request&& done, Reply&& reply) {
+void Context::alloc_pd(const Request& request) {
+  run(request, emulator::AllocPd{}, [this](const Request& done, Reply&& reply) {
     auto response = zeroed<ib_uverbs_alloc_pd_resp>();
     response.pd_handle = std::get<emulator::PdHandle>(reply.body).value;
     answer(done, response);
   });
 }
 
-void Context::dealloc_pd(Request&& request) {
+void Context::dealloc_pd(const Request& request) {
   const auto wanted = request.call.request<ib_uverbs_dealloc_pd>();
-  run(std::move(request), emulator::DeallocPd{{wanted.pd_handle}});
+  run(request, emulator::DeallocPd{{wanted.pd_handle}});
 }
 
-void Context::reg_mr(Request&& request) {
+void Context::reg_mr(const Request& request) {
   const auto wanted = request.call.request<ib_uverbs_reg_mr>();
   constexpr std::uint64_t kPageOffset = 4095;
   if (((wanted.start ^ wanted.hca_va) & kPageOffset) != 0)
@@ -448,7 +447,7 @@ void Context::reg_mr(Request&& request) {
   reg.length_bytes = wanted.length;
   reg.iova = wanted.hca_va;
   reg.access = wanted.access_flags & ~emulator::kAccessOptionalMask;
-  run(std::move(request), reg, [this](Request&& done, Reply&& reply) {
+  run(request, reg, [this](const Request& done, Reply&& reply) {
     const auto& mr = std::get<emulator::RegMrReply>(reply.body);
     auto response = zeroed<ib_uverbs_reg_mr_resp>();
     response.mr_handle = mr.mr.value;
@@ -458,9 +457,9 @@ void Context::reg_mr(Request&& request) {
   });
 }
 
-void Context::dereg_mr(Request&& request) {
+void Context::dereg_mr(const Request& request) {
   const auto wanted = request.call.request<ib_uverbs_dereg_mr>();
-  run(std::move(request), emulator::DeregMr{{wanted.mr_handle}});
+  run(request, emulator::DeregMr{{wanted.mr_handle}});
 }
 
 // The address space of whoever sent a command: the client, or a child of its that shares the connection after
@@ -483,7 +482,7 @@ std::optional<emulator::AddressSpaceId> Context::space_of(const ucred& sender) {
 
 // ---- channels and CQs --------------------------------------------------------------------------------
 
-void Context::create_comp_channel(Request&& request) {
+void Context::create_comp_channel(const Request& request) {
   if (channels_.size() == kMaxChannels) return host_.fail(request.to, std::errc::too_many_files_open);
   auto ends = EventPipe::create(EventPipe::Record::kCompletion);
   if (!ends) return host_.fail(request.to, ends.error());
@@ -523,20 +522,20 @@ void Context::drop_channel_if_unused(std::uint64_t channel) {
   channels_.erase(at);
 }
 
-void Context::create_cq(Request&& request) {
+void Context::create_cq(const Request& request) {
   const auto wanted = request.call.request<ib_uverbs_create_cq>();
-  start_cq(std::move(request), {wanted.user_handle, wanted.cqe, wanted.comp_vector, wanted.comp_channel});
+  start_cq(request, {wanted.user_handle, wanted.cqe, wanted.comp_vector, wanted.comp_channel});
 }
 
-void Context::create_cq_ex(Request&& request) {
+void Context::create_cq_ex(const Request& request) {
   const auto wanted = request.call.request<ib_uverbs_ex_create_cq>();
   if (wanted.comp_mask != 0 || wanted.reserved != 0)
     return host_.fail(request.to, std::errc::invalid_argument);
   if (wanted.flags != 0) return host_.fail(request.to, std::errc::operation_not_supported);
-  start_cq(std::move(request), {wanted.user_handle, wanted.cqe, wanted.comp_vector, wanted.comp_channel});
+  start_cq(request, {wanted.user_handle, wanted.cqe, wanted.comp_vector, wanted.comp_channel});
 }
 
-void Context::start_cq(Request&& request, const CqRequest& wanted) {
+void Context::start_cq(const Request& request, const CqRequest& wanted) {
   if (wanted.vector >= kCompletionVectors || wanted.entries == 0 ||
       wanted.entries > host_.config().limits.max_cqe)
     return host_.fail(request.to, std::errc::invalid_argument);
@@ -564,13 +563,12 @@ void Context::start_cq(Request&& request, const CqRequest& wanted) {
   create.user_handle = cq.user_handle;
   create.channel = cq.channel;
   host_.submit(shard_, {id_, create},
-               [self = shared_from_this(), request = std::move(request), wanted, cq,
-                entries = shape.slots - 1](Reply&& reply) mutable {
-                 self->finish_cq(std::move(request), wanted, cq, entries, std::move(reply));
+               [self = shared_from_this(), request, wanted, cq, entries = shape.slots - 1](Reply&& reply) {
+                 self->finish_cq(request, wanted, cq, entries, std::move(reply));
                });
 }
 
-void Context::finish_cq(Request&& request, const CqRequest&, const Cq& cq, std::uint32_t entries,
+void Context::finish_cq(const Request& request, const CqRequest&, const Cq& cq, std::uint32_t entries,
                         Reply&& reply) {
   if (closed_) return host_.fail(request.to, std::errc::no_such_device);
   if (reply.error != std::errc{}) {
@@ -597,10 +595,10 @@ void Context::finish_cq(Request&& request, const CqRequest&, const Cq& cq, std::
                  UniqueFd());
 }
 
-void Context::destroy_cq(Request&& request) {
+void Context::destroy_cq(const Request& request) {
   const auto wanted = request.call.request<ib_uverbs_destroy_cq>();
-  run(std::move(request), emulator::DestroyCq{{wanted.cq_handle}},
-      [this, handle = wanted.cq_handle](Request&& done, Reply&&) {
+  run(request, emulator::DestroyCq{{wanted.cq_handle}},
+      [this, handle = wanted.cq_handle](const Request& done, Reply&&) {
         auto response = zeroed<ib_uverbs_destroy_cq_resp>();
         if (const auto at = cqs_.find(handle); at != cqs_.end() && !closed_) {
           const Cq cq = at->second;
@@ -619,7 +617,7 @@ void Context::destroy_cq(Request&& request) {
 }
 
 // The shim arms a CQ by a store of its own; a command that comes all the same means the same.
-void Context::req_notify_cq(Request&& request) {
+void Context::req_notify_cq(const Request& request) {
   const auto wanted = request.call.request<ib_uverbs_req_notify_cq>();
   if (!cqs_.contains(wanted.cq_handle) || wanted.cq_handle >= emulator::kMaxCqsPerContext)
     return host_.fail(request.to, std::errc::invalid_argument);
@@ -631,35 +629,33 @@ void Context::req_notify_cq(Request&& request) {
 
 // ---- QPs ---------------------------------------------------------------------------------------------
 
-void Context::create_qp(Request&& request) {
+void Context::create_qp(const Request& request) {
   const auto r = request.call.request<ib_uverbs_create_qp>();
-  start_qp(std::move(request),
-           {r.user_handle,
-            r.pd_handle,
-            r.send_cq_handle,
-            r.recv_cq_handle,
-            {r.max_send_wr, r.max_recv_wr, r.max_send_sge, r.max_recv_sge, r.max_inline_data},
-            r.sq_sig_all != 0,
-            r.is_srq != 0,
-            r.qp_type});
+  start_qp(request, {r.user_handle,
+                     r.pd_handle,
+                     r.send_cq_handle,
+                     r.recv_cq_handle,
+                     {r.max_send_wr, r.max_recv_wr, r.max_send_sge, r.max_recv_sge, r.max_inline_data},
+                     r.sq_sig_all != 0,
+                     r.is_srq != 0,
+                     r.qp_type});
 }
 
-void Context::create_qp_ex(Request&& request) {
+void Context::create_qp_ex(const Request& request) {
   const auto r = request.call.request<ib_uverbs_ex_create_qp>();
   if (r.comp_mask != 0 || r.create_flags != 0)
     return host_.fail(request.to, std::errc::operation_not_supported);
-  start_qp(std::move(request),
-           {r.user_handle,
-            r.pd_handle,
-            r.send_cq_handle,
-            r.recv_cq_handle,
-            {r.max_send_wr, r.max_recv_wr, r.max_send_sge, r.max_recv_sge, r.max_inline_data},
-            r.sq_sig_all != 0,
-            r.is_srq != 0,
-            r.qp_type});
+  start_qp(request, {r.user_handle,
+                     r.pd_handle,
+                     r.send_cq_handle,
+                     r.recv_cq_handle,
+                     {r.max_send_wr, r.max_recv_wr, r.max_send_sge, r.max_recv_sge, r.max_inline_data},
+                     r.sq_sig_all != 0,
+                     r.is_srq != 0,
+                     r.qp_type});
 }
 
-void Context::start_qp(Request&& request, const QpRequest& wanted) {
+void Context::start_qp(const Request& request, const QpRequest& wanted) {
   const emulator::DeviceLimits& limits = host_.config().limits;
   if (wanted.has_srq) return host_.fail(request.to, std::errc::operation_not_supported);
   if (!within(wanted.capabilities, limits)) return host_.fail(request.to, std::errc::invalid_argument);
@@ -689,13 +685,12 @@ void Context::start_qp(Request&& request, const QpRequest& wanted) {
   create.send_ring = memory_->bytes_of(qp.send_ring).first(send.bytes());
   create.recv_ring = memory_->bytes_of(qp.recv_ring).first(recv.bytes());
   create.user_handle = qp.user_handle;
-  host_.submit(shard_, {id_, create},
-               [self = shared_from_this(), request = std::move(request), qp](Reply&& reply) mutable {
-                 self->finish_qp(std::move(request), qp, std::move(reply));
-               });
+  host_.submit(shard_, {id_, create}, [self = shared_from_this(), request, qp](Reply&& reply) {
+    self->finish_qp(request, qp, std::move(reply));
+  });
 }
 
-void Context::finish_qp(Request&& request, const Qp& qp, Reply&& reply) {
+void Context::finish_qp(const Request& request, const Qp& qp, Reply&& reply) {
   if (closed_) return host_.fail(request.to, std::errc::no_such_device);
   if (reply.error != std::errc{}) {
     memory_->free(qp.send_ring);
@@ -722,10 +717,10 @@ void Context::finish_qp(Request&& request, const Qp& qp, Reply&& reply) {
                  UniqueFd());
 }
 
-void Context::query_qp(Request&& request) {
+void Context::query_qp(const Request& request) {
   const auto wanted = request.call.request<ib_uverbs_query_qp>();
-  run(std::move(request), emulator::QueryQp{{wanted.qp_handle}},
-      [this, handle = wanted.qp_handle](Request&& done, Reply&& reply) {
+  run(request, emulator::QueryQp{{wanted.qp_handle}},
+      [this, handle = wanted.qp_handle](const Request& done, Reply&& reply) {
         const emulator::QpAttributes& a = std::get<emulator::QueryQpReply>(reply.body).attributes;
         const auto known = qps_.find(handle);
         const Qp qp = known == qps_.end() ? Qp{} : known->second;
@@ -758,17 +753,17 @@ void Context::query_qp(Request&& request) {
       });
 }
 
-void Context::modify_qp(Request&& request) {
+void Context::modify_qp(const Request& request) {
   const auto wanted = request.call.request<ib_uverbs_modify_qp>();
-  start_modify(std::move(request), wanted, false);
+  start_modify(request, wanted, false);
 }
 
-void Context::modify_qp_ex(Request&& request) {
+void Context::modify_qp_ex(const Request& request) {
   const auto wanted = request.call.request<ib_uverbs_modify_qp>();
-  start_modify(std::move(request), wanted, true);
+  start_modify(request, wanted, true);
 }
 
-void Context::start_modify(Request&& request, const ib_uverbs_modify_qp& wanted, bool extended) {
+void Context::start_modify(const Request& request, const ib_uverbs_modify_qp& wanted, bool extended) {
   const std::uint32_t allowed = extended ? kExtendedModifyMask : kLegacyModifyMask;
   if ((wanted.attr_mask & ~allowed) != 0) return host_.fail(request.to, std::errc::operation_not_supported);
   if (((wanted.attr_mask & emulator::kQpState) != 0 && !is_qp_state(wanted.qp_state)) ||
@@ -778,8 +773,8 @@ void Context::start_modify(Request&& request, const ib_uverbs_modify_qp& wanted,
   modify.qp = {wanted.qp_handle};
   modify.mask = wanted.attr_mask;
   modify.attributes = attributes_of(wanted);
-  if (!extended) return run(std::move(request), modify);
-  run(std::move(request), modify, [this](Request&& done, Reply&&) {
+  if (!extended) return run(request, modify);
+  run(request, modify, [this](const Request& done, Reply&&) {
     auto response = zeroed<ib_uverbs_ex_modify_qp_resp>();
     response.response_length =
         static_cast<std::uint32_t>(std::min(sizeof response, done.call.core_capacity_bytes()));
@@ -787,10 +782,10 @@ void Context::start_modify(Request&& request, const ib_uverbs_modify_qp& wanted,
   });
 }
 
-void Context::destroy_qp(Request&& request) {
+void Context::destroy_qp(const Request& request) {
   const auto wanted = request.call.request<ib_uverbs_destroy_qp>();
-  run(std::move(request), emulator::DestroyQp{{wanted.qp_handle}},
-      [this, handle = wanted.qp_handle](Request&& done, Reply&&) {
+  run(request, emulator::DestroyQp{{wanted.qp_handle}},
+      [this, handle = wanted.qp_handle](const Request& done, Reply&&) {
         auto response = zeroed<ib_uverbs_destroy_qp_resp>();
         if (const auto at = qps_.find(handle); at != qps_.end() && !closed_) {
           const Qp qp = at->second;
@@ -805,7 +800,7 @@ void Context::destroy_qp(Request&& request) {
 
 // The shim rings by a store of its own; a doorbell that comes as a command (no work requests in it) means the
 // same.
-void Context::post_send(Request&& request) {
+void Context::post_send(const Request& request) {
   const auto wanted = request.call.request<ib_uverbs_post_send>();
   if (wanted.wr_count != 0 || wanted.qp_handle >= emulator::kMaxQpsPerContext ||
       !qps_.contains(wanted.qp_handle))

@@ -99,7 +99,7 @@ class Context : public std::enable_shared_from_this<Context> {
     std::uint64_t channel_inode = 0;
     UverbsCall call;
   };
-  using Handler = void (Context::*)(Request&&);
+  using Handler = void (Context::*)(const Request&);
   struct Row {
     UverbsFormat format;
     Handler handler;
@@ -147,39 +147,39 @@ class Context : public std::enable_shared_from_this<Context> {
   void submit_close();
 
   // ---- commands, in the order of the table
-  void get_context(Request&& request);
-  void query_device(Request&& request);
-  void query_device_ex(Request&& request);
-  void query_port(Request&& request);
-  void alloc_pd(Request&& request);
-  void dealloc_pd(Request&& request);
-  void reg_mr(Request&& request);
-  void dereg_mr(Request&& request);
-  void create_comp_channel(Request&& request);
-  void create_cq(Request&& request);
-  void create_cq_ex(Request&& request);
-  void destroy_cq(Request&& request);
-  void req_notify_cq(Request&& request);
-  void create_qp(Request&& request);
-  void create_qp_ex(Request&& request);
-  void query_qp(Request&& request);
-  void modify_qp(Request&& request);
-  void modify_qp_ex(Request&& request);
-  void destroy_qp(Request&& request);
-  void post_send(Request&& request);
+  void get_context(const Request& request);
+  void query_device(const Request& request);
+  void query_device_ex(const Request& request);
+  void query_port(const Request& request);
+  void alloc_pd(const Request& request);
+  void dealloc_pd(const Request& request);
+  void reg_mr(const Request& request);
+  void dereg_mr(const Request& request);
+  void create_comp_channel(const Request& request);
+  void create_cq(const Request& request);
+  void create_cq_ex(const Request& request);
+  void destroy_cq(const Request& request);
+  void req_notify_cq(const Request& request);
+  void create_qp(const Request& request);
+  void create_qp_ex(const Request& request);
+  void query_qp(const Request& request);
+  void modify_qp(const Request& request);
+  void modify_qp_ex(const Request& request);
+  void destroy_qp(const Request& request);
+  void post_send(const Request& request);
 
   using Reply = emulator::CommandReply;
   // Submits `body`; an error is answered, success goes on in `then`.
   template <class Body, class Then>
-  void run(Request&& request, Body&& body, Then then);
+  void run(const Request& request, Body&& body, Then then);
   template <class Body>
-  void run(Request&& request, Body&& body);
-  void start_cq(Request&& request, const CqRequest& wanted);
-  void finish_cq(Request&& request, const CqRequest& wanted, const Cq& cq, std::uint32_t entries,
+  void run(const Request& request, Body&& body);
+  void start_cq(const Request& request, const CqRequest& wanted);
+  void finish_cq(const Request& request, const CqRequest& wanted, const Cq& cq, std::uint32_t entries,
                  Reply&& reply);
-  void start_qp(Request&& request, const QpRequest& wanted);
-  void finish_qp(Request&& request, const Qp& qp, Reply&& reply);
-  void start_modify(Request&& request, const ib_uverbs_modify_qp& wanted, bool extended);
+  void start_qp(const Request& request, const QpRequest& wanted);
+  void finish_qp(const Request& request, const Qp& qp, Reply&& reply);
+  void start_modify(const Request& request, const ib_uverbs_modify_qp& wanted, bool extended);
   template <class Response>
   void answer(const Request& request, const Response& response, std::span<const std::byte> driver = {});
   void answer(const Request& request);

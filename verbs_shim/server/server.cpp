@@ -149,7 +149,7 @@ struct ControlServer::Impl final : ContextHost {
   void handle(Client& client, Message&& message);
   void open_device(Client& client, const ReplyTo& to, std::span<const std::byte> payload);
   void close_device(Client& client, const ReplyTo& to);
-  void close_context(std::shared_ptr<Context> context, std::function<void()> done);
+  void close_context(const std::shared_ptr<Context>& context, std::function<void()> done);
   void send_reply(const ReplyTo& to, std::errc error, ReplyBody&& body);
   void flush(Client& client);
   // With a reason: a client that broke the rules.
@@ -518,10 +518,11 @@ void ControlServer::Impl::open_device(Client& client, const ReplyTo& to, std::sp
 
 void ControlServer::Impl::close_device(Client& client, const ReplyTo& to) {
   if (!client.context) return fail(to, std::errc::no_such_device);
-  close_context(std::exchange(client.context, nullptr), [this, to] { reply(to, {}); });
+  const std::shared_ptr<Context> context = std::exchange(client.context, nullptr);
+  close_context(context, [this, to] { reply(to, {}); });
 }
 
-void ControlServer::Impl::close_context(std::shared_ptr<Context> context, std::function<void()> done) {
+void ControlServer::Impl::close_context(const std::shared_ptr<Context>& context, std::function<void()> done) {
   const std::uint32_t shard = context->shard();
   context->close([this, shard, done = std::move(done)] {
     --open_contexts_;
@@ -543,7 +544,7 @@ void ControlServer::Impl::drop(std::uint64_t id, const std::string& reason) {
   if (client->pidfd) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, client->pidfd.get(), nullptr);
   for (const std::int64_t capture : client->captures)
     static_cast<void>(capture_.stop(capture));
-  if (client->context) close_context(std::move(client->context), [] {});
+  if (client->context) close_context(client->context, [] {});
   if (clients_.empty()) idle_since_ = Clock::now();
 }
 
@@ -736,8 +737,9 @@ void ControlServer::Impl::start_capture(Client& client, const ReplyTo& to, const
   }
   const std::int64_t id = capture_.start(fds[0].release(), *nics, snap_length);
   if (id < 0)
-    return fail_with(to, static_cast<std::errc>(-id),
-                     std::string("cannot capture: ") + std::strerror(static_cast<int>(-id)));
+    return fail_with(
+        to, static_cast<std::errc>(-id),
+        std::string("cannot capture: ") + std::generic_category().message(static_cast<int>(-id)));
   client.captures.insert(id);
   reply_json(to, {{"id", id}});
 }

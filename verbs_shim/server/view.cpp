@@ -117,6 +117,8 @@ Views::~Views() {
 
 const std::string& Views::path(std::uint64_t nics) {
   if (const auto known = trees_.find(nics); known != trees_.end()) return known->second;
+  if (trees_.size() == kMaxTrees)
+    throw std::system_error(ENOSPC, std::generic_category(), "there are views of too many sets of NICs");
   char name[20];
   std::snprintf(name, sizeof name, "%llx", static_cast<unsigned long long>(nics));
   const std::string tree = root_ + "/" + name;
@@ -145,7 +147,8 @@ void Views::make_nic(const std::string& tree, std::size_t index) {
   const std::string ib = device + "/infiniband/" + nic.name;
   const std::string uverbs = "uverbs" + std::to_string(index);
   const std::string verbs = tree + "/class/infiniband_verbs/" + uverbs;
-  for (const std::string& folder : {ib, verbs, device + "/net/" + interface})
+  const std::string net = device + "/net/" + interface;
+  for (const std::string& folder : {ib, verbs, net})
     fs::create_directories(folder);
 
   write_line(device + "/numa_node", "-1");
@@ -185,11 +188,13 @@ void Views::make_port(const std::string& port, std::size_t index) {
   write_line(port + "/cap_mask", capabilities);
   write_line(port + "/pkeys/0", "0xffff");
   const std::vector<proto::Gid> gids = emulator::gid_table(nics_[index]);
+  const std::string values = port + "/gids/", types = port + "/gid_attrs/types/",
+                    ndevs = port + "/gid_attrs/ndevs/";
   for (std::size_t i = 0; i < gids.size(); ++i) {
     const std::string number = std::to_string(i);
-    write_line(port + "/gids/" + number, gid_text(gids[i]));
-    write_line(port + "/gid_attrs/types/" + number, "RoCE v2");
-    write_line(port + "/gid_attrs/ndevs/" + number, interface_of(index));
+    write_line(values + number, gid_text(gids[i]));
+    write_line(types + number, "RoCE v2");
+    write_line(ndevs + number, interface_of(index));
   }
   for (const CounterFile& file : kCounterFiles) {
     const auto known = written_[index].emplace(file.path, 0).first;

@@ -19,6 +19,8 @@ namespace roci::shim {
 
 class Views {
  public:
+  static constexpr std::size_t kMaxTrees = 256;
+
   // Trees are made below `root`, which is emptied now and removed at the end.
   Views(std::string root, const std::vector<emulator::NicConfig>& nics,
         const std::vector<std::string>& port_names);
@@ -26,7 +28,8 @@ class Views {
   Views(const Views&) = delete;
   Views& operator=(const Views&) = delete;
 
-  // Path of the tree that shows NIC n for each bit n. Throws std::system_error where the disk says no.
+  // Path of the tree that shows NIC n for each bit n. Throws std::system_error where the disk says no, or
+  // there are kMaxTrees already.
   [[nodiscard]] const std::string& path(std::uint64_t nics);
   [[nodiscard]] bool empty() const { return trees_.empty(); }
   void refresh(emulator::NicId nic, const emulator::Counters& counters);
