@@ -29,9 +29,12 @@ bool is_same(const proto::Gid& a, const proto::Gid& b) {
 
 bool matches_default_pkey(proto::Pkey pkey) { return (pkey.value() & 0x7FFF) == 0x7FFF; }  // [IBTA 10.9.3]
 
-bool has_failed(const std::vector<MemoryOp>& ops, std::uint32_t first, std::uint32_t count) {
-  return std::any_of(ops.begin() + first, ops.begin() + first + count,
-                     [](const MemoryOp& op) { return op.result != MemoryOp::Result::kOk; });
+// kOk, or why the first of a packet's operations that failed did.
+MemoryOp::Result outcome_of(const std::vector<MemoryOp>& ops, std::uint32_t first, std::uint32_t count) {
+  const auto end = ops.begin() + first + count;
+  const auto failed = std::find_if(ops.begin() + first, end,
+                                   [](const MemoryOp& op) { return op.result != MemoryOp::Result::kOk; });
+  return failed == end ? MemoryOp::Result::kOk : failed->result;
 }
 
 // All else is framing that does not fit together.
@@ -68,7 +71,7 @@ struct Engine::Impl : Shard {
   void plan_burst(std::uint64_t blocked);
   bool plan_turn(Qp& qp);
   std::size_t finish_burst(Time now);
-  void void_behind(PlannedPacket& packet);
+  void void_behind(PlannedPacket& packet, MemoryOp::Result outcome);
   void seal(const PlannedPacket& packet, TxFrame& frame);
   void end_pass();
 
@@ -197,10 +200,16 @@ void Engine::Impl::apply(Time now) {
     Qp& qp = *packet.qp;
     if (qp.is_cancelled) {
       packet.verdict = DropReason::kCancelled;
-    } else if (packet.op_count > 0 && has_failed(batch.ops, packet.first_op, packet.op_count)) {
+      continue;
+    }
+    const MemoryOp::Result outcome = outcome_of(batch.ops, packet.first_op, packet.op_count);
+    if (outcome != MemoryOp::Result::kOk) {
       qp.is_cancelled = true;
       qp.restore(packet.before);
-      if (packet.is_request) {
+      if (outcome == MemoryOp::Result::kGone) {
+        packet.verdict = DropReason::kOwnerGone;  // as silent as a QP that is not there
+        enter_error(*this, qp);
+      } else if (packet.is_request) {
         packet.verdict = DropReason::kNaked;
         fail_request(*this, qp, packet);
       } else {
@@ -343,9 +352,14 @@ bool Engine::Impl::plan_turn(Qp& qp) {
 
 // The payload of this packet could not be read: it and what was planned behind it in that half of the QP is
 // void.
-void Engine::Impl::void_behind(PlannedPacket& packet) {
+void Engine::Impl::void_behind(PlannedPacket& packet, MemoryOp::Result outcome) {
   Qp& qp = *packet.qp;
   ++nic_of(qp).counters.memory_faults;
+  if (outcome == MemoryOp::Result::kGone) {
+    qp.requests_void = qp.responses_void = true;
+    if (qp.state != QpState::kErr || qp.answers_in_error) enter_error(*this, qp);
+    return;
+  }
   if (packet.kind == PlannedPacket::Kind::kResponse) {
     qp.responses_void = true;
     if (qp.state != QpState::kErr || qp.answers_in_error) fail_response(*this, qp, packet.psn);
@@ -375,8 +389,9 @@ std::size_t Engine::Impl::finish_burst(Time now) {
     if (qp != nullptr) {
       const bool is_response = packet.kind == PlannedPacket::Kind::kResponse;
       if (is_response ? qp->responses_void : qp->requests_void) continue;
-      if (packet.op_count > 0 && has_failed(burst.ops, packet.first_op, packet.op_count)) {
-        void_behind(packet);
+      const MemoryOp::Result outcome = outcome_of(burst.ops, packet.first_op, packet.op_count);
+      if (outcome != MemoryOp::Result::kOk) {
+        void_behind(packet, outcome);
         continue;
       }
     }

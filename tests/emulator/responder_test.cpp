@@ -535,6 +535,27 @@ TEST_CASE("receive memory that is gone: remote operational error there, local pr
   CHECK(bench.counters().memory_faults == 1);
 }
 
+TEST_CASE("an application that has ended is silent: no NAK, the peer's retries run out") {
+  Bench bench;
+  Connection qp = bench.connect();
+  qp.recv(1);
+  bench.memory().set_gone();
+  bench.send(qp, {.opcode = Opcode::kRcSendOnly, .psn = 100, .ack_request = true, .payload = pattern(8)});
+  bench.expect_nothing();
+  CHECK(qp.qp->state() == QpState::kErr);
+  bench.send(qp, {.opcode = Opcode::kRcSendOnly, .psn = 100, .ack_request = true, .payload = pattern(8)});
+  bench.expect_nothing();
+}
+
+TEST_CASE("a READ from an application that has ended is silent, too") {
+  Bench bench;
+  Connection qp = bench.connect();
+  bench.memory().set_gone();
+  bench.send(qp, {.opcode = Opcode::kRcReadRequest, .psn = 100, .length = 8});
+  bench.expect_nothing();
+  CHECK(qp.qp->state() == QpState::kErr);
+}
+
 TEST_CASE("R05: after ERR amid a message nothing is executed, all receives are flushed once") {
   Bench bench;
   Connection qp = bench.connect();

@@ -95,8 +95,8 @@ void PlainMemory::run(MemoryOp& op) {
   check(op, space);
   std::byte* remote = find(space, op.address, op.length_bytes);
   const bool injected = fault_ && fault_(operations_, op);
-  if (remote == nullptr || injected) {
-    op.result = MemoryOp::Result::kFault;
+  if (remote == nullptr || injected || is_gone_) {
+    op.result = is_gone_ ? MemoryOp::Result::kGone : MemoryOp::Result::kFault;
     ++faults_;
     return;
   }

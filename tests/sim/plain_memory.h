@@ -41,6 +41,8 @@ class PlainMemory final : public emulator::Memory {
   void set_fault(std::function<bool(std::uint64_t number, const emulator::MemoryOp& op)> fault) {
     fault_ = std::move(fault);
   }
+  // From now on its owner has ended, and every operation says so.
+  void set_gone() { is_gone_ = true; }
 
   void execute(std::span<emulator::MemoryOp> ops) override;
 
@@ -67,6 +69,7 @@ class PlainMemory final : public emulator::Memory {
 
   std::vector<Space> spaces_;
   std::function<bool(std::uint64_t, const emulator::MemoryOp&)> fault_;
+  bool is_gone_ = false;
   std::vector<std::uint32_t> failed_keys_;  // of the current batch
   std::uint64_t operations_ = 0, faults_ = 0, batches_ = 0;
   std::vector<std::string> violations_;
