@@ -235,6 +235,7 @@ void fill(std::vector<std::uint8_t>& bytes, std::uint32_t seed) {
     std::uint64_t word = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9ULL;
     word = (word ^ (word >> 27)) * 0x94D049BB133111EBULL;
     word ^= word >> 31;
+    word |= 0xC0C0C0C0C0C0C0C0ULL;  // no short message that tshark takes for an Ethertype and its protocol
     std::memcpy(bytes.data() + at, &word, 8);
   }
 }
