@@ -184,7 +184,7 @@ std::int64_t CaptureHub::start(int fd, std::uint64_t nics, std::uint32_t snap_le
 }
 
 CaptureHub::Totals CaptureHub::stop(std::int64_t id) {
-  config_.wait_for_pass();  // what was seen before this call is in the rings now
+  (void)config_.wait_for_pass();  // what was seen before this call is in the rings now
   const std::lock_guard lock(mutex_);
   const auto at =
       std::find_if(files_.begin(), files_.end(), [id](const auto& file) { return file->id == id; });
@@ -208,8 +208,7 @@ CaptureHub::Totals CaptureHub::stop(std::int64_t id) {
     file->totals.lost += dropped;
   }
   file->flush(config_.write_patience);
-  if (files_.empty()) {
-    config_.wait_for_pass();  // and nobody writes to them any more
+  if (files_.empty() && config_.wait_for_pass()) {  // nobody writes to the rings any more
     for (const auto& tap : taps_) {
       while (tap->ring().front() != nullptr)
         tap->ring().pop();

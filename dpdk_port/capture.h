@@ -66,8 +66,8 @@ class CaptureHub : public shim::CaptureControl {
     emulator::Duration write_patience =
         std::chrono::seconds(2);  // a pipe that takes nothing so long is given up
     std::string application = "rocid";
-    // Returns once every shard has begun a pass after the call.
-    std::function<void()> wait_for_pass = [] {};
+    // Returns once every shard has begun a pass after the call; false: one did not for a long time.
+    std::function<bool()> wait_for_pass = [] { return true; };
   };
   static constexpr std::uint32_t kMaxSnapLengthBytes = 65536;
 
@@ -75,7 +75,7 @@ class CaptureHub : public shim::CaptureControl {
   ~CaptureHub() override;
 
   [[nodiscard]] CaptureTap& tap(std::uint32_t shard) { return *taps_[shard]; }
-  void set_wait_for_pass(std::function<void()> wait) { config_.wait_for_pass = std::move(wait); }
+  void set_wait_for_pass(std::function<bool()> wait) { config_.wait_for_pass = std::move(wait); }
 
   [[nodiscard]] std::int64_t start(int fd, std::uint64_t nics, std::uint32_t snap_length_bytes) override;
   Totals stop(std::int64_t id) override;

@@ -97,7 +97,7 @@ struct Daemon::Impl {
   void add_nics();
   void open_port(std::size_t index);
   void watch_links();
-  void wait_for_pass() const;
+  [[nodiscard]] bool wait_for_pass() const;
   [[nodiscard]] std::string describe() const;
 
   const DaemonConfig config;
@@ -139,7 +139,7 @@ Daemon::Impl::Impl(const DaemonConfig& wanted)
     rte_mempool* pool = pool_or_throw(fmt::format("shard{}", number), kShardMbufs, frame_bytes(nics));
     shards.push_back(std::make_unique<Shard>(shard, topology, pool, capture.tap(number), links_up));
   }
-  capture.set_wait_for_pass([this] { wait_for_pass(); });
+  capture.set_wait_for_pass([this] { return wait_for_pass(); });
 
   make_default_directory(config.socket_path);
   shim::ServerConfig serving;
@@ -252,17 +252,21 @@ void Daemon::Impl::watch_links() {
 }
 
 // A capture that ends wants all that the shards saw so far; a pass that runs now may not have recorded its
-// frames yet.
-void Daemon::Impl::wait_for_pass() const {
+// frames yet. One that hangs in an application's memory is not waited for: the control thread is to end that.
+bool Daemon::Impl::wait_for_pass() const {
+  constexpr auto kPatience = std::chrono::seconds(1);
+  const auto give_up = std::chrono::steady_clock::now() + kPatience;
   std::vector<std::uint64_t> before;
   for (const auto& shard : shards)
     before.push_back(shard->passes());
   for (std::size_t i = 0; i < shards.size(); ++i) {
     while (shards[i]->running() && shards[i]->passes() == before[i]) {
+      if (std::chrono::steady_clock::now() > give_up) return false;
       shards[i]->kick();
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
   }
+  return true;
 }
 
 std::string Daemon::Impl::describe() const {
