@@ -22,6 +22,11 @@ using emulator::MemoryOp;
 using Kind = MemoryOp::Kind;
 using Result = MemoryOp::Result;
 
+constexpr std::size_t kPage = ChildProcess::kPage;
+constexpr std::size_t kRoom = 4352;     // distance of packet buffers in a pool
+constexpr std::size_t kEach = 256;      // distance of short pieces
+constexpr std::size_t kLongest = 6000;  // random pieces
+
 struct Fixture {
   std::unique_ptr<AddressSpaces> spaces = std::make_unique<AddressSpaces>();
   std::mutex atomics;
@@ -94,7 +99,7 @@ class Model {
 TEST_CASE("contiguous packets of a message are one call and two remote pieces") {
   const ChildProcess child(std::string(40, 'w'));
   Fixture f;
-  std::vector<std::byte> frames(32 * 4352, std::byte{0x5A});
+  std::vector<std::byte> frames(32 * kRoom, std::byte{0x5A});
   std::vector<MemoryOp> ops;
   for (std::size_t i = 0; i < 32; ++i)
     ops.push_back(op(Kind::kWrite, f.space(child), child.address(64 + i * 4096), &frames[i * 4352], 4096));
@@ -104,7 +109,7 @@ TEST_CASE("contiguous packets of a message are one call and two remote pieces") 
   CHECK(f.calls_of(ops) == 1);
   for (const auto& o : ops)
     CHECK(o.result == Result::kOk);
-  CHECK(peek(child, 64, 32 * 4096) == std::vector<std::byte>(32 * 4096, std::byte{0x5A}));
+  CHECK(peek(child, 64, 32 * kPage) == std::vector<std::byte>(32 * kPage, std::byte{0x5A}));
   CHECK(peek(child, 0, 64).back() == ChildProcess::fill(63));
 }
 
@@ -112,7 +117,7 @@ TEST_CASE("operations of two processes in turns are one call for each") {
   const ChildProcess a(std::string(64, 'w')), b(std::string(64, 'w'));
   Fixture f;
   const AddressSpaceId spaces[] = {f.space(a), f.space(b)};
-  std::vector<std::byte> bytes(64 * 100, std::byte{1});
+  std::vector<std::byte> bytes(64 * kEach, std::byte{1});
   std::vector<MemoryOp> ops;
   for (std::size_t i = 0; i < 64; ++i)
     ops.push_back(op(i < 32 ? Kind::kWrite : Kind::kRead, spaces[i % 2],
@@ -125,7 +130,7 @@ TEST_CASE("more pieces than one call takes") {
   const ChildProcess child(std::string(64, 'w'));
   Fixture f;
   const AddressSpaceId space = f.space(child);
-  std::vector<std::byte> bytes(3000 * 16, std::byte{7});
+  std::vector<std::byte> bytes(3000 * kEach, std::byte{7});
   std::vector<MemoryOp> ops;
   for (std::size_t i = 0; i < 3000; ++i) {
     ops.push_back(op(Kind::kWrite, space, child.address(i * 64), &bytes[i * 16], 16,
@@ -143,12 +148,12 @@ TEST_CASE("a fault at every position of a batch fails that operation and cancels
   const ChildProcess child("wwwwwwww-rw");
   Fixture f;
   const AddressSpaceId space = f.space(child);
-  std::vector<std::byte> bytes(kOps * 256, std::byte{9});
+  std::vector<std::byte> bytes(kOps * kEach, std::byte{9});
   for (const Kind kind : {Kind::kRead, Kind::kWrite}) {
     for (std::size_t bad = 0; bad < kOps; ++bad) {
       std::vector<MemoryOp> ops;
       for (std::size_t i = 0; i < kOps; ++i) {
-        const std::size_t offset = i == bad ? 8 * 4096 - 100 : i * 256;  // its second half has no page
+        const std::size_t offset = i == bad ? 8 * kPage - 100 : i * 256;  // its second half has no page
         ops.push_back(
             op(kind, space, child.address(offset), &bytes[i * 256], 256, static_cast<std::uint32_t>(i % 3)));
       }
@@ -250,7 +255,7 @@ TEST_CASE("random batches give what one operation at a time gives") {
 
   for (int round = 0; round < 25; ++round) {
     std::vector<MemoryOp> ops;
-    std::vector<std::byte> actual(64 * 6000), expected;
+    std::vector<std::byte> actual(64 * kLongest), expected;
     for (auto& byte : actual)
       byte = static_cast<std::byte>(dice());
     expected = actual;
@@ -264,11 +269,11 @@ TEST_CASE("random batches give what one operation at a time gives") {
       const bool atomic = kind == Kind::kCompareSwap || kind == Kind::kFetchAdd;
       const std::uint32_t length = atomic ? 8 : below(5) == 0 ? below(6000) : below(40);
       std::size_t offset = below(3) == 0 ? below(9 * 4096) : next;
-      if (atomic) offset = (below(2) == 0 ? 4096 * below(10) : offset) / 8 * 8;
-      offset = std::min<std::size_t>(offset, 10 * 4096 - 6000);
+      if (atomic) offset = (below(2) == 0 ? kPage * below(10) : offset) / 8 * 8;
+      offset = std::min<std::size_t>(offset, 10 * kPage - 6000);
       next = offset + length;
       MemoryOp o =
-          op(kind, spaces[which], children[which]->address(offset), &actual[i * 6000], length, below(4));
+          op(kind, spaces[which], children[which]->address(offset), &actual[i * kLongest], length, below(4));
       o.ends_message = below(3) == 0;
       o.operand = below(3);
       std::memcpy(&o.compare, models[which].bytes().data() + offset / 8 * 8, sizeof o.compare);
@@ -279,7 +284,7 @@ TEST_CASE("random batches give what one operation at a time gives") {
     std::vector<std::uint32_t> failed;
     for (std::size_t i = 0; i < reference.size(); ++i) {
       MemoryOp& o = reference[i];
-      o.local = &expected[i * 6000];
+      o.local = &expected[i * kLongest];
       if (std::find(failed.begin(), failed.end(), o.order_key) != failed.end()) {
         o.result = Result::kCancelled;
         continue;
@@ -299,11 +304,11 @@ TEST_CASE("random batches give what one operation at a time gives") {
     }
     for (std::size_t which = 0; which < 2; ++which) {
       for (std::size_t page = 0; page < 10; ++page) {
-        if (!children[which]->readable(page * 4096)) continue;
-        const auto bytes = peek(*children[which], page * 4096, 4096);
+        if (!children[which]->readable(page * kPage)) continue;
+        const auto bytes = peek(*children[which], page * kPage, 4096);
         INFO("round " << round << ", process " << which << ", page " << page);
         REQUIRE(std::equal(bytes.begin(), bytes.end(),
-                           models[which].bytes().begin() + static_cast<std::ptrdiff_t>(page * 4096)));
+                           models[which].bytes().begin() + static_cast<std::ptrdiff_t>(page * kPage)));
       }
     }
   }

@@ -118,8 +118,8 @@ class EngineShard final : public ShardLink {
       }
       for (const auto& [from, bytes] : std::exchange(sink.sent, {})) {
         const std::uint64_t to = fabric_.destinations(from, bytes);
-        for (std::uint8_t nic = 0; nic < config_.nics.size(); ++nic) {
-          const emulator::Frame frame{bytes, {nic}};
+        for (std::size_t nic = 0; nic < config_.nics.size(); ++nic) {
+          const emulator::Frame frame{bytes, {static_cast<std::uint8_t>(nic)}};
           if ((to >> nic & 1) != 0) engine_->on_frames({&frame, 1}, now);
         }
       }

@@ -12,6 +12,8 @@
 namespace roci::shim {
 namespace {
 
+constexpr std::size_t kPage = 4096;
+
 template <class Response>
 constexpr std::size_t kRoom = sizeof(Response);
 
@@ -175,24 +177,24 @@ TEST_CASE("device attributes, legacy and extended") {
   CHECK(v.client.uverbs(v.client.extended(IB_USER_VERBS_EX_CMD_QUERY_DEVICE, wanted, 1024)).error == EINVAL);
 }
 
+TestReply query_port(Verbs& v, std::uint8_t port) {
+  ib_uverbs_query_port core{};
+  core.port_num = port;
+  return v.run(IB_USER_VERBS_CMD_QUERY_PORT, core, kRoom<ib_uverbs_query_port_resp>);
+}
+
 TEST_CASE("port attributes follow the link") {
   ServerFixture f;
   Verbs v(f, 1);
-  ib_uverbs_query_port core{};
-  core.port_num = 1;
-  const auto query = [&] {
-    return v.run(IB_USER_VERBS_CMD_QUERY_PORT, core, kRoom<ib_uverbs_query_port_resp>)
-        .response<ib_uverbs_query_port_resp>();
-  };
-  CHECK(query().state == 4);
-  CHECK(query().gid_tbl_len == 2);
-  CHECK(query().active_mtu == 5);
-  CHECK(query().link_layer == 2);
-  CHECK(query().max_msg_sz == 0x80000000u);
+  const auto port = query_port(v, 1).response<ib_uverbs_query_port_resp>();
+  CHECK(port.state == 4);
+  CHECK(port.gid_tbl_len == 2);
+  CHECK(port.active_mtu == 5);
+  CHECK(port.link_layer == 2);
+  CHECK(port.max_msg_sz == 0x80000000u);
   f.server().on_link({1}, false);
-  CHECK(eventually([&] { return query().state == 1; }));
-  core.port_num = 2;
-  CHECK(v.run(IB_USER_VERBS_CMD_QUERY_PORT, core, kRoom<ib_uverbs_query_port_resp>).error == EINVAL);
+  CHECK(eventually([&] { return query_port(v, 1).response<ib_uverbs_query_port_resp>().state == 1; }));
+  CHECK(query_port(v, 2).error == EINVAL);
 }
 
 TEST_CASE("commands that are too short, too small or unknown") {
@@ -249,21 +251,21 @@ TEST_CASE("memory regions") {
   ServerFixture f;
   Verbs v(f);
   const std::uint32_t pd = v.pd();
-  void* const base = ::mmap(nullptr, 16 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const base = ::mmap(nullptr, 16 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   const auto at = reinterpret_cast<std::uintptr_t>(base);
-  REQUIRE(::munmap(static_cast<std::byte*>(base) + 8 * 4096, 4096) == 0);
-  REQUIRE(::mprotect(static_cast<std::byte*>(base) + 12 * 4096, 4096, PROT_READ) == 0);
+  REQUIRE(::munmap(static_cast<std::byte*>(base) + 8 * kPage, 4096) == 0);
+  REQUIRE(::mprotect(static_cast<std::byte*>(base) + 12 * kPage, 4096, PROT_READ) == 0);
 
-  const TestReply ok = v.reg_mr(pd, at + 5, 8 * 4096 - 5, 0xF, at + 5);
+  const TestReply ok = v.reg_mr(pd, at + 5, 8 * kPage - 5, 0xF, at + 5);
   REQUIRE(ok.error == 0);
   CHECK(ok.response<ib_uverbs_reg_mr_resp>().lkey != 0);
-  CHECK(v.reg_mr(pd, at, 9 * 4096, 1, at).error == EFAULT);                 // ends in the hole
-  CHECK(v.reg_mr(pd, at, 12 * 4096, 1, at).error == EFAULT);                // spans it
-  CHECK(v.reg_mr(pd, at + 8 * 4096, 1, 0, at + 8 * 4096).error == EFAULT);  // lies in it
-  CHECK(v.reg_mr(pd, at + 9 * 4096, 7 * 4096, 0, at).error == 0);           // reading read-only pages
-  CHECK(v.reg_mr(pd, at + 9 * 4096, 7 * 4096, 1, at).error == EFAULT);      // writing them
-  CHECK(v.reg_mr(pd, at, 4096, 1, 0x10000).error == 0);                     // under another name
-  CHECK(v.reg_mr(pd, at, 4096, 1, 0x10001).error == EINVAL);                // of another page offset
+  CHECK(v.reg_mr(pd, at, 9 * kPage, 1, at).error == EFAULT);                  // ends in the hole
+  CHECK(v.reg_mr(pd, at, 12 * kPage, 1, at).error == EFAULT);                 // spans it
+  CHECK(v.reg_mr(pd, at + 8 * kPage, 1, 0, at + 8 * kPage).error == EFAULT);  // lies in it
+  CHECK(v.reg_mr(pd, at + 9 * kPage, 7 * kPage, 0, at).error == 0);           // reading read-only pages
+  CHECK(v.reg_mr(pd, at + 9 * kPage, 7 * kPage, 1, at).error == EFAULT);      // writing them
+  CHECK(v.reg_mr(pd, at, 4096, 1, 0x10000).error == 0);                       // under another name
+  CHECK(v.reg_mr(pd, at, 4096, 1, 0x10001).error == EINVAL);                  // of another page offset
   CHECK(v.reg_mr(pd, at, 0, 1, at).error == EINVAL);
   CHECK(v.reg_mr(pd, ~std::uint64_t{4095}, 8192, 1, 0).error == EINVAL);
   CHECK(v.reg_mr(pd, at, 4096, emulator::kAccessRemoteWrite, at).error == EINVAL);
@@ -276,7 +278,7 @@ TEST_CASE("memory regions") {
   const ib_uverbs_dereg_mr dereg{ok.response<ib_uverbs_reg_mr_resp>().mr_handle};
   CHECK(v.run(IB_USER_VERBS_CMD_DEREG_MR, dereg, 0).error == 0);
   CHECK(v.run(IB_USER_VERBS_CMD_DEREG_MR, dereg, 0).error == EINVAL);
-  ::munmap(base, 16 * 4096);
+  ::munmap(base, 16 * kPage);
 }
 
 TEST_CASE("a CQ's ring lies where the response says") {
@@ -357,9 +359,10 @@ TEST_CASE("a QP gets what fits into its rings") {
     const std::size_t send_bytes = std::size_t{1} << send->log2_element_bytes;
     const std::size_t recv_bytes = std::size_t{1} << recv->log2_element_bytes;
     CHECK(sizeof(emulator::RingSendWqe) +
-              std::max<std::size_t>(created.max_send_sge * 16, created.max_inline_data) <=
+              std::max<std::size_t>(created.max_send_sge * sizeof(emulator::RingSge),
+                                    created.max_inline_data) <=
           send_bytes);
-    CHECK(sizeof(emulator::RingRecvWqe) + created.max_recv_sge * 16 <= recv_bytes);
+    CHECK(sizeof(emulator::RingRecvWqe) + created.max_recv_sge * sizeof(emulator::RingSge) <= recv_bytes);
     CHECK(rings.send.size_bytes >=
           emulator::kRingDataOffset + (std::size_t{send->index_mask} + 1) * send_bytes);
     CHECK(rings.recv.size_bytes >=
@@ -554,23 +557,25 @@ TEST_CASE("a channel that the application closed is closed here too, once no CQ 
   CHECK(open_fds() == before - 2);
 }
 
+// ib_uverbs_post_send without its flexible end.
+struct PostSend {
+  std::uint64_t response = 0;
+  std::uint32_t qp_handle = 0, wr_count = 0, sge_count = 0, wqe_size = 0;
+};
+static_assert(sizeof(PostSend) == offsetof(ib_uverbs_post_send, send_wr));
+
 TEST_CASE("a doorbell that comes as a command rings") {
   ServerFixture f;
   Verbs v(f);
   const std::uint32_t qp = v.qp(v.pd(), v.cq());
-  ib_uverbs_post_send core{};
-  core.qp_handle = qp;
-  const auto post = [&] {
-    std::array<std::byte, offsetof(ib_uverbs_post_send, send_wr)> bytes;
-    std::memcpy(bytes.data(), &core, bytes.size());
-    return v.run(IB_USER_VERBS_CMD_POST_SEND, bytes, sizeof(ib_uverbs_post_send_resp)).error;
+  const auto post = [&](std::uint32_t handle, std::uint32_t count) {
+    return v
+        .run(IB_USER_VERBS_CMD_POST_SEND, PostSend{0, handle, count, 0, 0}, kRoom<ib_uverbs_post_send_resp>)
+        .error;
   };
-  CHECK(post() == 0);
-  core.wr_count = 1;
-  CHECK(post() == EINVAL);
-  core.wr_count = 0;
-  core.qp_handle = 0xFFFFFFFF;
-  CHECK(post() == EINVAL);
+  CHECK(post(qp, 0) == 0);
+  CHECK(post(qp, 1) == EINVAL);
+  CHECK(post(0xFFFFFFFF, 0) == EINVAL);
 }
 
 }  // namespace
