@@ -89,7 +89,6 @@ Conversations::Flow& Conversations::flow_of(const Packet& packet) {
   Flow& flow = flows_.emplace_back();
   flow.key = key;
   by_key_.emplace(key, std::prev(flows_.end()));
-  ++flows_seen_;
   return flow;
 }
 

@@ -34,8 +34,6 @@ class Conversations {
   // The capture is over: judges what waited.
   void finish();
 
-  [[nodiscard]] std::uint64_t flows_seen() const { return flows_seen_; }
-
  private:
   struct Path {
     proto::Gid source;
@@ -109,7 +107,6 @@ class Conversations {
 
   Report report_;
   Limits limits_;
-  std::uint64_t flows_seen_ = 0;
   std::uint64_t last_unread_ = 0;
   std::size_t all_requests_ = 0;
   FlowList flows_;  // the one idle for longest comes first

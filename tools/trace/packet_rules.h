@@ -39,7 +39,7 @@ using Scratch = std::vector<std::byte>;
 
 [[nodiscard]] JudgedFrame judge_frame(const CapturedFrame& frame, Scratch& scratch);
 
-// Bytes of payload that the opcode carries in this packet, were its pad count right.
+// FIRST and MIDDLE: they fill a path MTU.
 [[nodiscard]] bool is_full_position(const proto::OpcodeInfo& opcode);
 
 }  // namespace roci::tools
