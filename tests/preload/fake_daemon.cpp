@@ -12,7 +12,7 @@
 
 #include <cerrno>
 #include <cstring>
-#include <stdexcept>
+#include <system_error>
 #include <utility>
 
 #include "emulator/shared_layout.h"
@@ -29,7 +29,7 @@ namespace {
 constexpr std::uint64_t kMemoryBytes = kControlAreaBytes + (std::uint64_t{1} << 20);
 
 void need(bool condition, const char* what) {
-  if (!condition) throw std::runtime_error(std::string(what) + ": " + std::strerror(errno));
+  if (!condition) throw std::system_error(errno, std::generic_category(), what);
 }
 
 }  // namespace
