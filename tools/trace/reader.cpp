@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -42,7 +42,7 @@ CaptureReader::CaptureReader(std::unique_ptr<Handle, Close> handle) : handle_(st
 
 proto::Result<CaptureReader, std::string> CaptureReader::open(const std::string& path) {
   std::FILE* file = path == "-" ? stdin : std::fopen(path.c_str(), "rb");
-  if (file == nullptr) return proto::Unexpected{std::string{std::strerror(errno)}};
+  if (file == nullptr) return proto::Unexpected{std::generic_category().message(errno)};
   std::unique_ptr<Handle, Close> handle{new Handle};
   if (file != stdin) {
     handle->buffer.resize(kFileBufferBytes);

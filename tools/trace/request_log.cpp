@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <utility>
 
 namespace roci::tools {
 namespace {
@@ -78,7 +77,7 @@ RequestLog::Request RequestLog::make_request(const Sighting& seen, std::uint32_t
 RequestLog::Placed RequestLog::on_request(const Sighting& seen, const Context& context) {
   Request request = make_request(seen, context.mtu_bytes);
   if (requests_.empty()) {
-    start(std::move(request), context);
+    start(request, context);
     return Placed::kHere;
   }
   settle_last_span(request);
@@ -87,28 +86,28 @@ RequestLog::Placed RequestLog::on_request(const Sighting& seen, const Context& c
                       requests_.front().psn.distance_to(request.psn) < -context.limits.psn_jump;
   if (is_far || (has_failed_ && ahead != 0)) {
     finish(std::nullopt, context);
-    start(std::move(request), context);
+    start(request, context);
     return Placed::kAnotherConnection;
   }
   if (ahead >= 0) {
-    append(std::move(request), ahead, context);
+    append(request, ahead, context);
   } else {
-    place_again(std::move(request), context);
+    place_again(request, context);
   }
   forget(context);
   return Placed::kHere;
 }
 
-void RequestLog::start(Request request, const Context& context) {
+void RequestLog::start(const Request& request, const Context& context) {
   requests_.clear();
   gaps_.clear();
   has_failed_ = false;
   last_answer_ns_ = request.time_ns;
   // Mid-message, the requester may be sending again what the capture has not seen the first time.
   is_start_known_ = info(request.opcode).starts_message();
-  request.is_first_of_flow = true;
   next_ = request.psn.plus(std::max<std::uint32_t>(request.span, 1));
-  requests_.push_back(std::move(request));
+  requests_.push_back(request);
+  requests_.back().is_first_of_flow = true;
   judge_message(0, context);
 }
 
@@ -142,12 +141,12 @@ bool RequestLog::is_rest_of(const Request& read, const Request& next) {
          next.address - read.address == read.dma_length - next.dma_length;
 }
 
-void RequestLog::append(Request request, std::int32_t missing, const Context& context) {
+void RequestLog::append(const Request& request, std::int32_t missing, const Context& context) {
   if (missing > 0) {
     open_gap(next_, static_cast<std::uint32_t>(missing), request.number, context);
   }
   next_ = request.psn.plus(std::max<std::uint32_t>(request.span, 1));
-  requests_.push_back(std::move(request));
+  requests_.push_back(request);
   judge_message(requests_.size() - 1, context);
 }
 
@@ -174,9 +173,9 @@ void RequestLog::place_again(Request request, const Context& context) {
     }
     request.is_answered = before.is_answered;
     request.is_first_of_flow = before.is_first_of_flow;
-    requests_[at] = std::move(request);
+    requests_[at] = request;
   } else {
-    requests_.insert(requests_.begin() + static_cast<std::ptrdiff_t>(at), std::move(request));
+    requests_.insert(requests_.begin() + static_cast<std::ptrdiff_t>(at), request);
   }
   judge_message(at, context);
   judge_following(at, context);

@@ -87,10 +87,10 @@ class RequestLog {
   };
 
   [[nodiscard]] static Request make_request(const Sighting& seen, std::uint32_t mtu_bytes);
-  void start(Request request, const Context& context);
+  void start(const Request& request, const Context& context);
   void settle_last_span(const Request& next);
   [[nodiscard]] static bool is_rest_of(const Request& read, const Request& next);
-  void append(Request request, std::int32_t missing, const Context& context);
+  void append(const Request& request, std::int32_t missing, const Context& context);
   void place_again(Request request, const Context& context);
   void judge_message(std::size_t at, const Context& context);
   void judge_following(std::size_t at, const Context& context);
