@@ -6,7 +6,6 @@
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -50,24 +49,6 @@ shim::UniqueFd make_eventfd() {
 void signal_eventfd(int fd) {
   const std::uint64_t one = 1;
   (void)!write(fd, &one, sizeof one);  // fails only when it is readable anyway
-}
-
-// Asks for short turns. A thread that is woken to answer at once may then take a core from one that has the
-// usual turn of some milliseconds, as an application has that spins for the answer (Linux 6.12; before, it
-// has no effect).
-void ask_for_short_turns() {
-  struct {
-    std::uint32_t size, policy;
-    std::uint64_t flags;
-    std::int32_t nice;
-    std::uint32_t priority;
-    std::uint64_t runtime_ns, deadline_ns, period_ns;
-  } attributes{};
-  static_assert(sizeof attributes == 48);
-  if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) != 0) return;
-  attributes.size = sizeof attributes;
-  attributes.runtime_ns = 100'000;
-  (void)syscall(SYS_sched_setattr, 0, &attributes, 0);
 }
 
 // Does not block (Linux 5.8) even if an application that shares the eventfd took O_NONBLOCK off it.
@@ -124,7 +105,6 @@ void Shard::stop() {
 void Shard::run() {
   (void)rte_thread_register();  // an lcore id of its own, so that mbuf pools have a cache for this thread
   (void)prctl(PR_SET_TIMERSLACK, 1);  // deadlines are of microseconds, the default slack is 50 of them
-  ask_for_short_turns();
   Time now = monotonic_now();
   while (!stopping_.load(std::memory_order_relaxed)) {
     passes_.store(passes_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
