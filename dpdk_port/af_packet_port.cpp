@@ -121,7 +121,7 @@ Parsed<UniqueFd> hold_udp_port(const proto::Gid& gid) {
   return fd;
 }
 
-class AfPacketPort : public Port {
+class AfPacketPort final : public Port {
  public:
   AfPacketPort(const AfPacketConfig& config, UniqueFd wake, std::vector<UniqueFd> held)
       : mac_(config.mac),

@@ -2,12 +2,14 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -38,12 +40,19 @@ std::string comment(Fate fate) {
   return fmt::format("{}: {}", emulator::kDropReasonNames[reason], emulator::kDropReasonSentences[reason]);
 }
 
-// A pipe is opened anew without blocking, so that one nobody reads from cannot hold the writer for ever.
+bool is_socket(int fd) {
+  struct stat status {};
+  return fstat(fd, &status) == 0 && S_ISSOCK(status.st_mode);
+}
+
+// A pipe or terminal is opened anew without blocking, so that one nobody reads from cannot hold the writer for
+// ever. Sockets cannot be opened; put() asks each time.
 shim::UniqueFd without_blocking(int given) {
   shim::UniqueFd fd(given);
   struct stat status {};
-  if (fstat(fd.get(), &status) != 0 || !S_ISFIFO(status.st_mode)) return fd;
-  shim::UniqueFd own(open(fmt::format("/proc/self/fd/{}", given).c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+  if (fstat(fd.get(), &status) != 0 || !(S_ISFIFO(status.st_mode) || isatty(fd.get()) == 1)) return fd;
+  shim::UniqueFd own(open(fmt::format("/proc/self/fd/{}", given).c_str(),
+                          O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   return own ? std::move(own) : std::move(fd);
 }
 
@@ -60,10 +69,15 @@ struct CaptureHub::File {
     return has(to) ? to : has(from) ? from : kWire;
   }
 
+  [[nodiscard]] ssize_t put(std::span<const std::byte> bytes) const {
+    if (to_socket) return send(fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    return write(fd.get(), bytes.data(), bytes.size());
+  }
+
   void flush(emulator::Duration patience) {
     std::size_t at = 0;
     while (!broken && at < buffer.size()) {
-      const ssize_t done = write(fd.get(), buffer.data() + at, buffer.size() - at);
+      const ssize_t done = put(std::span(buffer).subspan(at));
       if (done > 0) {
         at += static_cast<std::size_t>(done);
       } else if (done < 0 && errno == EAGAIN) {
@@ -83,6 +97,7 @@ struct CaptureHub::File {
 
   std::int64_t id = 0;
   shim::UniqueFd fd;
+  bool to_socket = false;
   std::uint64_t nics = 0;
   std::uint32_t snap_length_bytes = 0;
   bool broken = false;  // the file takes no more
@@ -145,6 +160,7 @@ static std::vector<std::uint64_t> ring_losses(
 std::int64_t CaptureHub::start(int fd, std::uint64_t nics, std::uint32_t snap_length_bytes) {
   auto file = std::make_unique<File>();
   file->fd = without_blocking(fd);
+  file->to_socket = is_socket(file->fd.get());
   const std::size_t nic_count = config_.nic_names.size();
   const std::uint64_t all = nic_count == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << nic_count) - 1;
   file->nics = nics & all;

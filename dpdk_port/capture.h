@@ -55,7 +55,7 @@ class CaptureTap {
 };
 
 // The control thread's end, and the writing thread.
-class CaptureHub : public shim::CaptureControl {
+class CaptureHub final : public shim::CaptureControl {
  public:
   struct Config {
     std::vector<std::string> nic_names, port_names;

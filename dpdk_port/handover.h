@@ -111,7 +111,7 @@ class Handover {
 };
 
 // Lends mbufs to the engine to send in, and sends them. A shard's thread.
-class MbufSink : public emulator::TxSink {
+class MbufSink final : public emulator::TxSink {
  public:
   static constexpr std::size_t kMaxBurst = 64;
 

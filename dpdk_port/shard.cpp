@@ -134,11 +134,16 @@ std::size_t Shard::pass(Time now) {
     if (sent == 0) break;
   }
   work += handover_.send_to_ports();
+  wake_touched_peers();
+  deliver_results();
+  return work;
+}
+
+// Those that were given frames since the last call.
+void Shard::wake_touched_peers() {
   for (std::uint32_t touched = handover_.take_touched_shards(); touched != 0; touched &= touched - 1) {
     peers_[static_cast<std::size_t>(__builtin_ctz(touched))]->wake_if_asleep();
   }
-  deliver_results();
-  return work;
 }
 
 std::size_t Shard::run_commands(Time now) {
@@ -249,6 +254,8 @@ void Shard::sleep(Time now) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   engine_->on_doorbells(now);
   handover_.receive_from_ports(now);
+  wake_touched_peers();
+  deliver_results();
   const bool has_input = !handover_.input_is_empty() || !commands_.empty() || !unsent_replies_.empty() ||
                          stopping_.load() || links_up_.load() != links_seen_;
   const Time until = deadline(now);

@@ -35,7 +35,7 @@ struct ShardConfig {
   emulator::Duration port_safety_net = std::chrono::milliseconds(50);
 };
 
-class Shard : public shim::ShardLink {
+class Shard final : public shim::ShardLink {
  public:
   // What it did with its time; for show.
   struct Statistics {
@@ -80,6 +80,7 @@ class Shard : public shim::ShardLink {
   std::size_t run_frames(emulator::Time now);
   void capture(std::span<const Delivery> deliveries, emulator::Time time);
   void follow_links(emulator::Time now);
+  void wake_touched_peers();
   void deliver_results();
   void rest(emulator::Time now);
   void sleep(emulator::Time now);
