@@ -237,6 +237,7 @@ void accept_atomic(const Request& q, Psn psn, const Location& where) {
   const proto::AtomicEth atomic = q.view.atomic_eth();
   ResponderResource& resource = take_resource(q, psn);
   resource.is_atomic = true;
+  resource.is_pending = true;
   q.effect().is_atomic = true;
   q.effect().resource_number = resource.number;
   MemoryOp op;
@@ -627,9 +628,7 @@ void apply_request(Shard& shard, Qp& qp, const ReceivedPacket& packet, const Rec
     complete_receive(shard, qp, qp.rq.ring.distance(1, effect.rq_consumer), effect);
   if (effect.queues_resource) {
     if (effect.is_atomic) {
-      ResponderResource& resource = qp.resource(effect.resource_number);
-      resource.original = batch.ops[packet.first_op].original;
-      resource.is_pending = true;
+      qp.resource(effect.resource_number).original = batch.ops[packet.first_op].original;
     }
     qp.reply = {};  // the response acknowledges what came before [IBTA 9.7.5.1.2]
   }

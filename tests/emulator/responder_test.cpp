@@ -753,11 +753,11 @@ TEST_CASE("packets for a QP below RTR are dropped; RTR answers already") {
                       [](const emulator::Event& one) { return one.kind == EventKind::kCommEst; }) == 1);
 }
 
-TEST_CASE("more READs than max_dest_rd_atomic allows at once do not get lost or answered twice") {
+TEST_CASE("READs: one more than max_dest_rd_atomic in a burst is NAKed behind the answers to the others") {
   Bench bench;
   Connection qp = bench.connect({.max_dest_rd_atomic = 2});
   std::vector<Bytes> burst;
-  for (std::uint32_t i = 0; i < 2; ++i) {
+  for (std::uint32_t i = 0; i < 3; ++i) {
     burst.push_back(
         bench.frame(qp, {.opcode = Opcode::kRcReadRequest, .psn = 100 + 4 * i, .length = 4 * kMtu}));
   }
@@ -767,5 +767,21 @@ TEST_CASE("more READs than max_dest_rd_atomic allows at once do not get lost or 
     REQUIRE(packet.has_value());
     CHECK(packet->packet.bth.psn.value() == psn);
   }
+  bench.expect({.opcode = Opcode::kRcAcknowledge, .psn = 108, .syndrome = kNakInvalid});
+  bench.expect_nothing();
+}
+
+TEST_CASE("ATOMICs: one more than max_dest_rd_atomic in a burst is NAKed behind the answers to the others") {
+  Bench bench;
+  Connection qp = bench.connect({.max_dest_rd_atomic = 2});
+  std::vector<Bytes> burst;
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    burst.push_back(bench.frame(
+        qp, {.opcode = Opcode::kRcFetchAdd, .psn = 100 + i, .va = qp.mr.iova, .swap_or_add = 1}));
+  }
+  bench.receive(burst);
+  bench.expect({.opcode = Opcode::kRcAtomicAcknowledge, .psn = 100, .original = 0});
+  bench.expect({.opcode = Opcode::kRcAtomicAcknowledge, .psn = 101, .original = 1});
+  bench.expect({.opcode = Opcode::kRcAcknowledge, .psn = 102, .syndrome = kNakInvalid});
   bench.expect_nothing();
 }
