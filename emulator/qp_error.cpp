@@ -38,7 +38,8 @@ bool is_local(WcStatus status) {
 
 void set_state(Shard& shard, Qp& qp, QpState state) {
   qp.state = state;
-  qp.attributes.state = state;
+  qp.attributes.state = qp.attributes.current_state = state;
+  if (state != QpState::kSqd) qp.attributes.sq_draining = false;
   __atomic_store_n(&qp.context->control->qp_state[qp.handle], static_cast<std::uint8_t>(state),
                    __ATOMIC_RELEASE);
   if (state != QpState::kErr) qp.error_node.unlink();

@@ -160,6 +160,7 @@ TEST_CASE("query_qp gives back what was set") {
                                  .min_rnr_timer = 21});
   const QpAttributes got = bench.client().query(*qp.qp);
   CHECK(got.state == QpState::kRts);
+  CHECK(got.current_state == QpState::kRts);
   CHECK(got.path_mtu_code == 4);
   CHECK(got.timeout == 17);
   CHECK(got.retry_cnt == 5);
