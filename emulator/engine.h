@@ -67,7 +67,6 @@ struct EngineConfig {
   Duration neighbour_timeout = std::chrono::milliseconds(1000);  // RTR fails with ETIMEDOUT after 3 of these
 };
 
-// What became of a received frame; kAccepted is 0. The names are in counters.h.
 class Engine {
  public:
   // `memory` must outlive the engine. The configuration was validated; a broken one is a broken invariant.

@@ -6,7 +6,6 @@
 // thread.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -57,7 +56,6 @@ struct ReceivedPacket {
   std::uint32_t first_op = 0;
   std::uint32_t op_count = 0;
   proto::Psn psn;
-  std::uint32_t payload_bytes = 0;
   Speculation before;  // valid if op_count is not 0
   RequestEffect request;
   ResponseEffect response;
