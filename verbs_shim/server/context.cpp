@@ -563,13 +563,12 @@ void Context::start_cq(const Request& request, const CqRequest& wanted) {
   create.user_handle = cq.user_handle;
   create.channel = cq.channel;
   host_.submit(shard_, {id_, create},
-               [self = shared_from_this(), request, wanted, cq, entries = shape.slots - 1](Reply&& reply) {
-                 self->finish_cq(request, wanted, cq, entries, std::move(reply));
+               [self = shared_from_this(), request, cq, entries = shape.slots - 1](Reply&& reply) {
+                 self->finish_cq(request, cq, entries, std::move(reply));
                });
 }
 
-void Context::finish_cq(const Request& request, const CqRequest&, const Cq& cq, std::uint32_t entries,
-                        Reply&& reply) {
+void Context::finish_cq(const Request& request, const Cq& cq, std::uint32_t entries, Reply&& reply) {
   if (closed_) return host_.fail(request.to, std::errc::no_such_device);
   if (reply.error != std::errc{}) {
     memory_->free(cq.ring);
@@ -616,14 +615,19 @@ void Context::destroy_cq(const Request& request) {
       });
 }
 
-// The shim arms a CQ by a store of its own; a command that comes all the same means the same.
+// The shim arms a CQ by a store of its own; a command that comes all the same means the same, and
+// never weakens what is armed either.
 void Context::req_notify_cq(const Request& request) {
   const auto wanted = request.call.request<ib_uverbs_req_notify_cq>();
   if (!cqs_.contains(wanted.cq_handle) || wanted.cq_handle >= emulator::kMaxCqsPerContext)
     return host_.fail(request.to, std::errc::invalid_argument);
   auto* const control = reinterpret_cast<emulator::ControlArea*>(memory_->control_area().data());
-  const auto arm = wanted.solicited_only != 0 ? emulator::CqArm::kSolicited : emulator::CqArm::kNext;
-  std::atomic_ref<std::uint32_t>(control->cq_arm[wanted.cq_handle]).store(static_cast<std::uint32_t>(arm));
+  const auto arm = static_cast<std::uint32_t>(wanted.solicited_only != 0 ? emulator::CqArm::kSolicited
+                                                                         : emulator::CqArm::kNext);
+  const std::atomic_ref<std::uint32_t> word(control->cq_arm[wanted.cq_handle]);
+  std::uint32_t armed = word.load();
+  while (armed < arm && !word.compare_exchange_weak(armed, arm)) {
+  }
   answer(request);
 }
 

@@ -175,8 +175,7 @@ class Context : public std::enable_shared_from_this<Context> {
   template <class Body>
   void run(const Request& request, Body&& body);
   void start_cq(const Request& request, const CqRequest& wanted);
-  void finish_cq(const Request& request, const CqRequest& wanted, const Cq& cq, std::uint32_t entries,
-                 Reply&& reply);
+  void finish_cq(const Request& request, const Cq& cq, std::uint32_t entries, Reply&& reply);
   void start_qp(const Request& request, const QpRequest& wanted);
   void finish_qp(const Request& request, const Qp& qp, Reply&& reply);
   void start_modify(const Request& request, const ib_uverbs_modify_qp& wanted, bool extended);
