@@ -20,10 +20,10 @@ int stop(const std::string& socket_path) {
     std::cout << "no daemon is running\n";
     return 0;
   }
-  if (const auto answer = client->request({{"op", "shutdown"}}); !answer)
-    return complain("stop", answer.error());
-  pollfd ended{client->fd(), 0, 0};  // hang-up is always reported
-  if (::poll(&ended, 1, kEndMs) != 1) return complain("stop", "the daemon still runs after 10 s");
+  const auto answer = client->request({{"op", "shutdown"}});
+  pollfd ended{client->fd(), 0, 0};  // hang-up is always reported; one that is ending already gives no answer
+  if (::poll(&ended, 1, answer ? kEndMs : 0) != 1)
+    return complain("stop", answer ? "the daemon still runs after 10 s" : answer.error());
   std::cout << "the daemon has ended\n";
   return 0;
 }
