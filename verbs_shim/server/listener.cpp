@@ -54,7 +54,8 @@ Listener::Listener(const ServerConfig& config) : path_(config.socket_path) {
 
   lock_.reset(::open((path_ + ".owner").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!lock_) fail(errno, "cannot open " + path_ + ".owner");
-  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) fail(EADDRINUSE, "another daemon serves " + path_);
+  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0)
+    fail(EADDRINUSE, "another daemon serves " + path_ + " (roci stop ends it)");
   ::unlink(path_.c_str());  // left by a daemon that was killed: the lock says that it is gone
 
   socket_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));

@@ -62,6 +62,13 @@ ServerConfig completed(ServerConfig config) {
   return config;
 }
 
+std::string only_these_nics(const ServerConfig& config) {
+  std::string text = "no such NIC; this daemon has";
+  for (const emulator::NicConfig& nic : config.nics)
+    text += ' ' + nic.name;
+  return text;
+}
+
 std::vector<std::byte> bytes_of(const std::string& text) {
   const auto bytes = std::as_bytes(std::span(text));
   return {bytes.begin(), bytes.end()};
@@ -624,9 +631,7 @@ void ControlServer::Impl::admin_op(Client& client, const ReplyTo& to, const std:
   }
   if (op == "view") {
     const auto nics = nic_set(request);
-    if (!nics)
-      return fail_with(to, std::errc::no_such_device,
-                       "\"nics\" must be a list of names of NICs of this daemon");
+    if (!nics) return fail_with(to, std::errc::no_such_device, only_these_nics(config_));
     return reply_json(to, {{"path", views_.path(*nics)}});
   }
   if (op == "show") {
@@ -724,9 +729,7 @@ void ControlServer::Impl::show(const ReplyTo& to, const std::string& what) {
 void ControlServer::Impl::start_capture(Client& client, const ReplyTo& to, const json& request,
                                         std::vector<UniqueFd> fds) {
   const auto nics = nic_set(request);
-  if (!nics)
-    return fail_with(to, std::errc::no_such_device,
-                     "\"nics\" must be a list of names of NICs of this daemon");
+  if (!nics) return fail_with(to, std::errc::no_such_device, only_these_nics(config_));
   if (fds.size() != 1)
     return fail_with(to, std::errc::invalid_argument, "a capture needs one file descriptor to write to");
   std::uint32_t snap_length = 0;
