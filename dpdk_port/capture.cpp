@@ -195,6 +195,7 @@ std::int64_t CaptureHub::start(int fd, std::uint64_t nics, std::uint32_t snap_le
   const std::int64_t id = file->id;
   files_.push_back(std::move(file));
   update_switch();
+  (void)config_.wait_for_pass();  // one that sleeps since before has not said that it records nothing
   wake_.notify_all();
   return id;
 }

@@ -33,7 +33,7 @@ class CaptureTap {
   explicit CaptureTap(const CaptureSwitch& wanted) : wanted_(wanted) {}
 
   [[nodiscard]] bool on() const { return wanted_.on.load(std::memory_order_relaxed); }
-  // No frame recorded from now on is older than `time`. Called with each burst while on(), or kNever before
+  // No frame recorded from now on is older than `time`. Called in each pass while on(), or kNever before
   // sleeping and Time{} before the clock is read after it: the writer merges shards by time.
   void set_horizon(emulator::Time time) {
     horizon_.store(time.time_since_epoch().count(), std::memory_order_release);

@@ -128,6 +128,11 @@ std::size_t Shard::pass(Time now) {
   work += run_frames(now);
   engine_->on_doorbells(now);
   engine_->on_timers(now);
+  if (tap_.on()) {  // what is sent is later than what was received; and who has nothing to tell says so
+    const Time later = monotonic_now();
+    tap_.set_horizon(later);
+    sink_.set_now(later);
+  }
   for (std::size_t burst = 0; burst < kTxBursts; ++burst) {
     const std::size_t sent = engine_->transmit(sink_, now);
     work += sent;
