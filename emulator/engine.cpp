@@ -154,7 +154,7 @@ DropReason Engine::Impl::decide(const Frame& frame, ReceivedPacket& packet, Time
 
   proto::RoceView view;
   const proto::ParseError error = proto::parse_roce(frame.bytes, view);
-  if (proto::is_other_traffic(error)) return nic.neighbours.on_frame(frame.bytes, now);
+  if (proto::is_other_traffic(error)) return nic.neighbours.on_frame(frame.bytes);
   ++counters.rx_roce_packets;
   const bool is_reserved = error == proto::ParseError::kReservedOpcode;
   if (error != proto::ParseError::kNone && !is_reserved) return reason_of(error);

@@ -296,7 +296,7 @@ Time NeighbourCache::next_deadline() const {
 
 // ---- frames in -------------------------------------------------------------------------------------
 
-DropReason NeighbourCache::on_frame(Bytes frame, [[maybe_unused]] Time now) {
+DropReason NeighbourCache::on_frame(Bytes frame) {
   if (frame.size() < kEthernetBytes) return DropReason::kMalformed;
   const proto::EthernetHeader ethernet = proto::EthernetHeader::parse(fixed<kEthernetBytes>(frame, 0));
   if (ethernet.source == mac_) return DropReason::kNotForUs;  // our own, handed back by the port

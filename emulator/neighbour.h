@@ -53,7 +53,7 @@ class NeighbourCache {
   [[nodiscard]] std::uint64_t changes() const { return changes_; }
 
   // Any frame that is not RoCE. kAccepted: it was ours and is dealt with.
-  DropReason on_frame(std::span<const std::byte> frame, Time now);
+  DropReason on_frame(std::span<const std::byte> frame);
 
   void on_timers(Time now);
   [[nodiscard]] Time next_deadline() const;  // of on_timers(); kNever if nothing is pending

@@ -122,7 +122,7 @@ TEST_CASE("ARP: ask, be answered, know") {
   CHECK(proto::load_be32(request.data() + 38) == 0x0A000002);
 
   const std::uint64_t before = cache.changes();
-  CHECK(cache.on_frame(arp(2, kOwn, kPeer, "10.0.0.2", "10.0.0.1"), kStart) == DropReason::kAccepted);
+  CHECK(cache.on_frame(arp(2, kOwn, kPeer, "10.0.0.2", "10.0.0.1")) == DropReason::kAccepted);
   CHECK(cache.changes() > before);
   CHECK(cache.lookup(gid("10.0.0.2")) == kPeer);
   CHECK(cache.state(gid("10.0.0.2")) == NeighbourState::kKnown);
@@ -146,7 +146,7 @@ TEST_CASE("three requests, a timeout apart, then failure, and a new request star
   CHECK(requests == 3);
   CHECK(cache.next_deadline() == kNever);
   // Too late: nobody asks any more.
-  (void)cache.on_frame(arp(2, kOwn, kPeer, "10.0.0.9", "10.0.0.1"), kStart);
+  (void)cache.on_frame(arp(2, kOwn, kPeer, "10.0.0.9", "10.0.0.1"));
   CHECK_FALSE(cache.lookup(gid("10.0.0.9")).has_value());
   CHECK(cache.request(gid("10.0.0.9"), kStart + seconds(4)) == NeighbourState::kPending);
   CHECK(cache.next_deadline() == kStart + seconds(5));
@@ -170,22 +170,22 @@ TEST_CASE("neighbour discovery: solicit, be answered, know") {
     return icmpv6(kOwn, kPeer, "fd00::1234:5678", "fd00::1", nd_message(136, "fd00::1234:5678", flags, &mac));
   };
   SECTION("by a solicited advertisement") {
-    CHECK(cache.on_frame(answer(0x60000000, kPeer), kStart) == DropReason::kAccepted);
+    CHECK(cache.on_frame(answer(0x60000000, kPeer)) == DropReason::kAccepted);
     CHECK(cache.lookup(gid("fd00::1234:5678")) == kPeer);
     // A change needs the override flag.
-    (void)cache.on_frame(answer(0x40000000, kOther), kStart);
+    (void)cache.on_frame(answer(0x40000000, kOther));
     CHECK(cache.lookup(gid("fd00::1234:5678")) == kPeer);
-    (void)cache.on_frame(answer(0x20000000, kOther), kStart);
+    (void)cache.on_frame(answer(0x20000000, kOther));
     CHECK(cache.lookup(gid("fd00::1234:5678")) == kOther);
   }
   SECTION("not by an unsolicited one") {
-    (void)cache.on_frame(answer(0x20000000, kPeer), kStart);
+    (void)cache.on_frame(answer(0x20000000, kPeer));
     CHECK_FALSE(cache.lookup(gid("fd00::1234:5678")).has_value());
   }
   SECTION("not from beyond a router") {
     const Bytes far = icmpv6(kOwn, kPeer, "fd00::1234:5678", "fd00::1",
                              nd_message(136, "fd00::1234:5678", 0x60000000, &kPeer), 254);
-    CHECK(cache.on_frame(far, kStart) == DropReason::kMalformed);
+    CHECK(cache.on_frame(far) == DropReason::kMalformed);
     CHECK_FALSE(cache.lookup(gid("fd00::1234:5678")).has_value());
   }
 }
@@ -193,14 +193,14 @@ TEST_CASE("neighbour discovery: solicit, be answered, know") {
 TEST_CASE("hostile and gratuitous claims") {
   NeighbourCache cache(nic(), seconds(1), true);
   SECTION("what nobody asked for is not learnt") {
-    (void)cache.on_frame(arp(2, kOwn, kPeer, "10.0.0.2", "10.0.0.1"), kStart);
-    (void)cache.on_frame(arp(1, kBroadcast, kPeer, "10.0.0.2", "10.0.0.1"), kStart);
+    (void)cache.on_frame(arp(2, kOwn, kPeer, "10.0.0.2", "10.0.0.1"));
+    (void)cache.on_frame(arp(1, kBroadcast, kPeer, "10.0.0.2", "10.0.0.1"));
     CHECK(cache.state(gid("10.0.0.2")) == NeighbourState::kUnknown);
   }
   SECTION("a reply to somebody else is no answer") {
     (void)cache.request(gid("10.0.0.2"), kStart);
-    CHECK(cache.on_frame(arp(2, kOwn, kPeer, "10.0.0.2", "10.0.0.7"), kStart) == DropReason::kNotForUs);
-    CHECK(cache.on_frame(arp(2, kOther, kPeer, "10.0.0.2", "10.0.0.1"), kStart) == DropReason::kNotForUs);
+    CHECK(cache.on_frame(arp(2, kOwn, kPeer, "10.0.0.2", "10.0.0.7")) == DropReason::kNotForUs);
+    CHECK(cache.on_frame(arp(2, kOther, kPeer, "10.0.0.2", "10.0.0.1")) == DropReason::kNotForUs);
     CHECK(cache.state(gid("10.0.0.2")) == NeighbourState::kPending);
   }
   SECTION("zero, broadcast and multicast are nobody's MAC") {
@@ -208,29 +208,29 @@ TEST_CASE("hostile and gratuitous claims") {
     for (const Mac& mac : {Mac{}, kBroadcast, Mac{{1, 0, 0, 0, 0, 1}}}) {
       Bytes reply = arp(2, kOwn, kPeer, "10.0.0.2", "10.0.0.1");
       proto::store_mac(reply.data() + 22, mac);
-      CHECK(cache.on_frame(reply, kStart) == DropReason::kMalformed);
+      CHECK(cache.on_frame(reply) == DropReason::kMalformed);
     }
     CHECK_FALSE(cache.lookup(gid("10.0.0.2")).has_value());
   }
   SECTION("a neighbour that moves says so") {
     (void)cache.request(gid("10.0.0.2"), kStart);
-    (void)cache.on_frame(arp(2, kOwn, kPeer, "10.0.0.2", "10.0.0.1"), kStart);
+    (void)cache.on_frame(arp(2, kOwn, kPeer, "10.0.0.2", "10.0.0.1"));
     const std::uint64_t before = cache.changes();
-    (void)cache.on_frame(arp(1, kBroadcast, kOther, "10.0.0.2", "10.0.0.2"), kStart);  // gratuitous
+    (void)cache.on_frame(arp(1, kBroadcast, kOther, "10.0.0.2", "10.0.0.2"));  // gratuitous
     CHECK(cache.lookup(gid("10.0.0.2")) == kOther);
     CHECK(cache.changes() == before + 1);
-    (void)cache.on_frame(arp(1, kBroadcast, kOther, "10.0.0.2", "10.0.0.2"), kStart);
+    (void)cache.on_frame(arp(1, kBroadcast, kOther, "10.0.0.2", "10.0.0.2"));
     CHECK(cache.changes() == before + 1);  // nothing new
   }
   SECTION("own addresses are not up for change") {
-    (void)cache.on_frame(arp(2, kOwn, kPeer, "10.0.0.1", "10.0.0.1"), kStart);
+    (void)cache.on_frame(arp(2, kOwn, kPeer, "10.0.0.1", "10.0.0.1"));
     CHECK(cache.lookup(gid("10.0.0.1")) == kOwn);
     // Another station claims our address: it gets no answer.
-    (void)cache.on_frame(arp(1, kBroadcast, kPeer, "10.0.0.1", "10.0.0.1"), kStart);
+    (void)cache.on_frame(arp(1, kBroadcast, kPeer, "10.0.0.1", "10.0.0.1"));
     CHECK_FALSE(cache.has_frame());
   }
   SECTION("our own frame, handed back by the port") {
-    CHECK(cache.on_frame(arp(1, kBroadcast, kOwn, "10.0.0.2", "10.0.0.1"), kStart) == DropReason::kNotForUs);
+    CHECK(cache.on_frame(arp(1, kBroadcast, kOwn, "10.0.0.2", "10.0.0.1")) == DropReason::kNotForUs);
     CHECK_FALSE(cache.has_frame());
   }
   SECTION("frames cut anywhere") {
@@ -242,7 +242,7 @@ TEST_CASE("hostile and gratuitous claims") {
     for (const Bytes& frame : whole) {
       for (std::size_t length = 0; length < frame.size(); ++length) {
         const Bytes cut(frame.begin(), frame.begin() + static_cast<std::ptrdiff_t>(length));
-        CHECK(cache.on_frame(cut, kStart) == DropReason::kMalformed);
+        CHECK(cache.on_frame(cut) == DropReason::kMalformed);
       }
     }
     CHECK_FALSE(cache.lookup(gid("10.0.0.2")).has_value());
@@ -252,7 +252,7 @@ TEST_CASE("hostile and gratuitous claims") {
     (void)cache.request(gid("fd00::2"), kStart);
     Bytes message = nd_message(136, "fd00::2", 0x60000000, &kPeer);
     proto::store_u8(message.data() + 25, 0);
-    CHECK(cache.on_frame(icmpv6(kOwn, kPeer, "fd00::2", "fd00::1", message), kStart) ==
+    CHECK(cache.on_frame(icmpv6(kOwn, kPeer, "fd00::2", "fd00::1", message)) ==
           DropReason::kMalformed);
   }
 }
@@ -260,7 +260,7 @@ TEST_CASE("hostile and gratuitous claims") {
 TEST_CASE("answers for own addresses, and for nobody else's") {
   NeighbourCache cache(nic(), seconds(1), true);
   SECTION("ARP") {
-    CHECK(cache.on_frame(arp(1, kBroadcast, kPeer, "10.0.0.2", "10.0.0.1"), kStart) == DropReason::kAccepted);
+    CHECK(cache.on_frame(arp(1, kBroadcast, kPeer, "10.0.0.2", "10.0.0.1")) == DropReason::kAccepted);
     const Bytes reply = next_frame(cache);
     REQUIRE(reply.size() == 60);
     CHECK(proto::load_mac(reply.data()) == kPeer);
@@ -270,7 +270,7 @@ TEST_CASE("answers for own addresses, and for nobody else's") {
     CHECK(proto::load_mac(reply.data() + 32) == kPeer);
     CHECK(proto::load_be32(reply.data() + 38) == 0x0A000002);
     CHECK(cache.replies_sent() == 1);
-    CHECK(cache.on_frame(arp(1, kBroadcast, kPeer, "10.0.0.2", "10.0.0.3"), kStart) == DropReason::kNotForUs);
+    CHECK(cache.on_frame(arp(1, kBroadcast, kPeer, "10.0.0.2", "10.0.0.3")) == DropReason::kNotForUs);
     CHECK_FALSE(cache.has_frame());
   }
   SECTION("N01: ND for an address and for GID 0, which is link-local") {
@@ -279,7 +279,7 @@ TEST_CASE("answers for own addresses, and for nobody else's") {
       const Gid group = gid("ff02::1:ff00:1");
       const Bytes ask = icmpv6({{0x33, 0x33, 0xFF, 0, 0, 1}}, kPeer, "fe80::2", to_text(group).c_str(),
                                nd_message(135, target, 0, &kPeer));
-      CHECK(cache.on_frame(ask, kStart) == DropReason::kAccepted);
+      CHECK(cache.on_frame(ask) == DropReason::kAccepted);
       const Bytes reply = next_frame(cache);
       REQUIRE(reply.size() == 14 + 40 + 32);
       CHECK(proto::load_mac(reply.data()) == kPeer);
@@ -294,7 +294,7 @@ TEST_CASE("answers for own addresses, and for nobody else's") {
   SECTION("a station that checks for duplicates is answered at all nodes") {
     const Bytes probe = icmpv6({{0x33, 0x33, 0xFF, 0, 0, 1}}, kPeer, "::", "ff02::1:ff00:1",
                                nd_message(135, "fd00::1", 0, nullptr));
-    CHECK(cache.on_frame(probe, kStart) == DropReason::kAccepted);
+    CHECK(cache.on_frame(probe) == DropReason::kAccepted);
     const Bytes reply = next_frame(cache);
     REQUIRE_FALSE(reply.empty());
     CHECK(to_text(proto::load_mac(reply.data())) == "33:33:00:00:00:01");
@@ -315,7 +315,7 @@ TEST_CASE("answers for own addresses, and for nobody else's") {
     proto::store_be32(message.data() + 4, 0x12340007);
     std::memcpy(message.data() + 8, "hello", 5);
     proto::store_be16(message.data() + 2, proto::internet_checksum(message));
-    CHECK(cache.on_frame(frame, kStart) == DropReason::kAccepted);
+    CHECK(cache.on_frame(frame) == DropReason::kAccepted);
     const Bytes reply = next_frame(cache);
     REQUIRE(reply.size() == 60);
     CHECK(proto::load_mac(reply.data()) == kPeer);
@@ -331,13 +331,13 @@ TEST_CASE("answers for own addresses, and for nobody else's") {
     CHECK(cache.replies_sent() == 0);  // counts ARP and ND only
 
     proto::store_u8(frame.data() + 45, 1);  // damage
-    CHECK(cache.on_frame(frame, kStart) == DropReason::kMalformed);
+    CHECK(cache.on_frame(frame) == DropReason::kMalformed);
   }
   SECTION("ICMPv6 echo") {
     Bytes message(8 + 6);
     proto::store_u8(message.data(), 128);
     proto::store_be32(message.data() + 4, 0x55550001);
-    CHECK(cache.on_frame(icmpv6(kOwn, kPeer, "fd00::2", "fd00::1", message, 64), kStart) ==
+    CHECK(cache.on_frame(icmpv6(kOwn, kPeer, "fd00::2", "fd00::1", message, 64)) ==
           DropReason::kAccepted);
     const Bytes reply = next_frame(cache);
     REQUIRE(reply.size() >= 68);
@@ -347,7 +347,7 @@ TEST_CASE("answers for own addresses, and for nobody else's") {
   }
   SECTION("no more answers wait than there is room for") {
     for (std::size_t i = 0; i < 2 * kMaxNeighbourReplies; ++i) {
-      CHECK(cache.on_frame(arp(1, kBroadcast, kPeer, "10.0.0.2", "10.0.0.1"), kStart) ==
+      CHECK(cache.on_frame(arp(1, kBroadcast, kPeer, "10.0.0.2", "10.0.0.1")) ==
             DropReason::kAccepted);
     }
     std::size_t answers = 0;
@@ -359,12 +359,12 @@ TEST_CASE("answers for own addresses, and for nobody else's") {
 
 TEST_CASE("another shard, or a NIC whose addresses a kernel owns, learns and does not answer") {
   NeighbourCache cache(nic(), seconds(1), false);
-  (void)cache.on_frame(arp(1, kBroadcast, kPeer, "10.0.0.2", "10.0.0.1"), kStart);
+  (void)cache.on_frame(arp(1, kBroadcast, kPeer, "10.0.0.2", "10.0.0.1"));
   CHECK_FALSE(cache.has_frame());
   (void)cache.request(gid("10.0.0.2"), kStart);
   CHECK(cache.has_frame());
   (void)next_frame(cache);
-  (void)cache.on_frame(arp(2, kOwn, kPeer, "10.0.0.2", "10.0.0.1"), kStart);
+  (void)cache.on_frame(arp(2, kOwn, kPeer, "10.0.0.2", "10.0.0.1"));
   CHECK(cache.lookup(gid("10.0.0.2")) == kPeer);
 }
 
@@ -382,7 +382,7 @@ TEST_CASE("what needs no asking: own, multicast and configured addresses") {
   CHECK(cache.request(gid("10.9.9.9"), kStart) == NeighbourState::kKnown);
   CHECK_FALSE(cache.has_frame());
   // Static: no claim changes it.
-  (void)cache.on_frame(arp(1, kBroadcast, kOther, "10.9.9.9", "10.0.0.1"), kStart);
+  (void)cache.on_frame(arp(1, kBroadcast, kOther, "10.9.9.9", "10.0.0.1"));
   CHECK(cache.lookup(gid("10.9.9.9")) == kPeer);
 }
 
@@ -404,7 +404,7 @@ TEST_CASE("off link: by the gateway of the family, else unreachable") {
     const Bytes request = next_frame(cache);
     REQUIRE(request.size() == 60);
     CHECK(proto::load_be32(request.data() + 38) == 0x0A0000FE);
-    (void)cache.on_frame(arp(2, kOwn, kPeer, "10.0.0.254", "10.0.0.1"), kStart);
+    (void)cache.on_frame(arp(2, kOwn, kPeer, "10.0.0.254", "10.0.0.1"));
     CHECK(cache.lookup(gid("10.0.1.2")) == kPeer);
     CHECK(cache.lookup(gid("192.0.2.1")) == kPeer);
     CHECK(cache.request(gid("2001:db8::1"), kStart) == NeighbourState::kUnreachable);
@@ -420,7 +420,7 @@ TEST_CASE("a full table gives up its oldest entry, and never a pending one while
   (void)cache.request(peer(0), kStart);  // stays pending
   for (std::uint32_t i = 1; i <= kMaxNeighbours; ++i) {
     CHECK(cache.request(peer(i), kStart) == NeighbourState::kPending);
-    (void)cache.on_frame(arp(2, kOwn, kPeer, text(i).c_str(), "10.0.0.1"), kStart);
+    (void)cache.on_frame(arp(2, kOwn, kPeer, text(i).c_str(), "10.0.0.1"));
   }
   CHECK(cache.state(peer(0)) == NeighbourState::kPending);
   CHECK(cache.state(peer(1)) == NeighbourState::kUnknown);
