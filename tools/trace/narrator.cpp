@@ -58,7 +58,8 @@ std::string where_words(std::uint64_t address, proto::Rkey rkey) {
   return fmt::format("address {:#x} of R_Key {:#x}", address, rkey.value());
 }
 
-// Connection management: class and attribute of a MAD [IBTA Tables 106-120].
+// Connection management: class and attribute of a MAD [IBTA Tables 106-108, 110-113,
+// 115, 116, 119, 120].
 std::string_view cm_message(const Packet& packet) {
   constexpr std::size_t kClassAt = 1;
   constexpr std::size_t kAttributeAt = 16;
