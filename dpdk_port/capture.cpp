@@ -45,14 +45,14 @@ bool is_socket(int fd) {
   return fstat(fd, &status) == 0 && S_ISSOCK(status.st_mode);
 }
 
-// A pipe or terminal is opened anew without blocking, so that one nobody reads from cannot hold the writer for
-// ever. Sockets cannot be opened; put() asks each time.
+// A pipe or terminal is opened anew without blocking, so that one nobody reads from cannot hold the writer
+// for ever. Sockets cannot be opened; put() asks each time.
 shim::UniqueFd without_blocking(int given) {
   shim::UniqueFd fd(given);
   struct stat status {};
   if (fstat(fd.get(), &status) != 0 || !(S_ISFIFO(status.st_mode) || isatty(fd.get()) == 1)) return fd;
-  shim::UniqueFd own(open(fmt::format("/proc/self/fd/{}", given).c_str(),
-                          O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  shim::UniqueFd own(
+      open(fmt::format("/proc/self/fd/{}", given).c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   return own ? std::move(own) : std::move(fd);
 }
 

@@ -1,8 +1,8 @@
 // The control plane: what a client may ask of the engine, what it answers, and the events it raises.
 //
 // Commands are values. They are hostile: the engine checks every handle against the context that sends it.
-// A reply may come later and in any order (RTR resolves a neighbour), so it carries the command's id. Errors are
-// the errno a driver would give; success is std::errc{}. A handle is an index within its context unless
+// A reply may come later and in any order (RTR resolves a neighbour), so it carries the command's id. Errors
+// are the errno a driver would give; success is std::errc{}. A handle is an index within its context unless
 // said otherwise, and is what the uverbs ABI calls a handle. Thread rule: the engine's thread.
 #pragma once
 
@@ -32,15 +32,29 @@ struct ContextId {
   std::uint32_t value = 0;
   constexpr bool operator==(const ContextId&) const = default;
 };
-struct PdHandle { std::uint32_t value = 0; };
-struct MrHandle { std::uint32_t value = 0; };
-struct CqHandle { std::uint32_t value = 0; };  // slot in ControlArea::cq_arm
-struct QpHandle { std::uint32_t value = 0; };  // slot in ControlArea::qp_state
+struct PdHandle {
+  std::uint32_t value = 0;
+};
+struct MrHandle {
+  std::uint32_t value = 0;
+};
+struct CqHandle {
+  std::uint32_t value = 0;
+};  // slot in ControlArea::cq_arm
+struct QpHandle {
+  std::uint32_t value = 0;
+};  // slot in ControlArea::qp_state
 
 // Access rights, the values of the verbs ABI (IBV_ACCESS_*).
 enum AccessFlags : std::uint32_t {
-  kAccessLocalWrite = 1, kAccessRemoteWrite = 2, kAccessRemoteRead = 4, kAccessRemoteAtomic = 8,
-  kAccessMwBind = 16, kAccessZeroBased = 32, kAccessOnDemand = 64, kAccessHugeTlb = 128,
+  kAccessLocalWrite = 1,
+  kAccessRemoteWrite = 2,
+  kAccessRemoteRead = 4,
+  kAccessRemoteAtomic = 8,
+  kAccessMwBind = 16,
+  kAccessZeroBased = 32,
+  kAccessOnDemand = 64,
+  kAccessHugeTlb = 128,
 };
 // Bits that may be ignored by a device that has no use for them.
 inline constexpr std::uint32_t kAccessOptionalMask = 0x3FF00000;
@@ -69,11 +83,27 @@ struct QpCapabilities {
 
 // Which members of QpAttributes a modify carries; bit values of the verbs ABI (IBV_QP_*).
 enum QpAttributeBit : std::uint32_t {
-  kQpState = 1u << 0, kQpCurState = 1u << 1, kQpEnSqdAsyncNotify = 1u << 2, kQpAccessFlags = 1u << 3,
-  kQpPkeyIndex = 1u << 4, kQpPort = 1u << 5, kQpQkey = 1u << 6, kQpAv = 1u << 7, kQpPathMtu = 1u << 8,
-  kQpTimeout = 1u << 9, kQpRetryCnt = 1u << 10, kQpRnrRetry = 1u << 11, kQpRqPsn = 1u << 12,
-  kQpMaxQpRdAtomic = 1u << 13, kQpAltPath = 1u << 14, kQpMinRnrTimer = 1u << 15, kQpSqPsn = 1u << 16,
-  kQpMaxDestRdAtomic = 1u << 17, kQpPathMigState = 1u << 18, kQpCap = 1u << 19, kQpDestQpn = 1u << 20,
+  kQpState = 1u << 0,
+  kQpCurState = 1u << 1,
+  kQpEnSqdAsyncNotify = 1u << 2,
+  kQpAccessFlags = 1u << 3,
+  kQpPkeyIndex = 1u << 4,
+  kQpPort = 1u << 5,
+  kQpQkey = 1u << 6,
+  kQpAv = 1u << 7,
+  kQpPathMtu = 1u << 8,
+  kQpTimeout = 1u << 9,
+  kQpRetryCnt = 1u << 10,
+  kQpRnrRetry = 1u << 11,
+  kQpRqPsn = 1u << 12,
+  kQpMaxQpRdAtomic = 1u << 13,
+  kQpAltPath = 1u << 14,
+  kQpMinRnrTimer = 1u << 15,
+  kQpSqPsn = 1u << 16,
+  kQpMaxDestRdAtomic = 1u << 17,
+  kQpPathMigState = 1u << 18,
+  kQpCap = 1u << 19,
+  kQpDestQpn = 1u << 20,
   kQpRateLimit = 1u << 25,
 };
 
@@ -84,7 +114,7 @@ struct QpAttributes {
   std::uint32_t qkey = 0;
   proto::Psn rq_psn, sq_psn;
   proto::Qpn dest_qpn;
-  std::uint32_t access = 0;         // AccessFlags the peer is granted
+  std::uint32_t access = 0;  // AccessFlags the peer is granted
   AddressVector av;
   std::uint16_t pkey_index = 0;
   std::uint8_t port = 1;
@@ -93,10 +123,10 @@ struct QpAttributes {
   std::uint8_t min_rnr_timer = 0;       // RNR NAK timer code
   std::uint8_t timeout = 0;             // ACK timeout code, 0 = for ever
   std::uint8_t retry_cnt = 0;
-  std::uint8_t rnr_retry = 0;           // 7 = for ever
+  std::uint8_t rnr_retry = 0;  // 7 = for ever
   bool en_sqd_async_notify = false;
-  bool sq_draining = false;             // query only
-  QpCapabilities capabilities;          // query only
+  bool sq_draining = false;     // query only
+  QpCapabilities capabilities;  // query only
 };
 
 // ---- commands --------------------------------------------------------------------------------------
@@ -109,31 +139,37 @@ struct OpenContext {
 // Frees everything the context has, in the right order. Its memory is not touched after the reply.
 struct CloseContext {};
 struct AllocPd {};
-struct DeallocPd { PdHandle pd; };
+struct DeallocPd {
+  PdHandle pd;
+};
 struct RegMr {
   PdHandle pd;
   AddressSpaceId space;
-  std::uint64_t address = 0;      // where it lies in that space
+  std::uint64_t address = 0;  // where it lies in that space
   std::uint64_t length_bytes = 0;
-  std::uint64_t iova = 0;         // how peers and SGEs name it
+  std::uint64_t iova = 0;  // how peers and SGEs name it
   std::uint32_t access = 0;
 };
 // After the reply the region is never touched again.
-struct DeregMr { MrHandle mr; };
+struct DeregMr {
+  MrHandle mr;
+};
 struct CreateCq {
-  std::span<std::byte> ring;  // header and slots, of a power of two slots; the engine writes the header
-  std::uint32_t slots = 0;    // usable entries = slots - 1
+  std::span<std::byte> ring;      // header and slots, of a power of two slots; the engine writes the header
+  std::uint32_t slots = 0;        // usable entries = slots - 1
   std::uint64_t user_handle = 0;  // comes back in events
   std::uint64_t channel = 0;      // comes back in completion events; 0 = none
 };
-struct DestroyCq { CqHandle cq; };
+struct DestroyCq {
+  CqHandle cq;
+};
 struct CreateQp {
   PdHandle pd;
   CqHandle send_cq, recv_cq;
-  std::uint32_t type = 0;         // QpType if valid; others are refused with EOPNOTSUPP
+  std::uint32_t type = 0;  // QpType if valid; others are refused with EOPNOTSUPP
   bool sq_signal_all = false;
-  QpCapabilities capabilities;    // as granted: what the rings below were sized for
-  std::span<std::byte> send_ring; // the engine writes the headers
+  QpCapabilities capabilities;     // as granted: what the rings below were sized for
+  std::span<std::byte> send_ring;  // the engine writes the headers
   std::span<std::byte> recv_ring;
   std::uint64_t user_handle = 0;
 };
@@ -142,9 +178,13 @@ struct ModifyQp {
   std::uint32_t mask = 0;  // QpAttributeBit
   QpAttributes attributes;
 };
-struct QueryQp { QpHandle qp; };
+struct QueryQp {
+  QpHandle qp;
+};
 // Both rings are not touched after the reply.
-struct DestroyQp { QpHandle qp; };
+struct DestroyQp {
+  QpHandle qp;
+};
 // For show and tests: a copy of the state of every object of every context of this shard.
 struct Inspect {};
 
@@ -157,25 +197,64 @@ struct Command {
 
 // ---- replies ---------------------------------------------------------------------------------------
 
-struct RegMrReply { MrHandle mr; proto::Lkey lkey; proto::Rkey rkey; };
-struct CreateQpReply { QpHandle qp; proto::Qpn qpn; };
-struct QueryQpReply { QpAttributes attributes; };
+struct RegMrReply {
+  MrHandle mr;
+  proto::Lkey lkey;
+  proto::Rkey rkey;
+};
+struct CreateQpReply {
+  QpHandle qp;
+  proto::Qpn qpn;
+};
+struct QueryQpReply {
+  QpAttributes attributes;
+};
 // How many events were raised for the object, so that the shim can wait until all were acknowledged.
-struct EventCounts { std::uint32_t completion = 0; std::uint32_t async = 0; };
+struct EventCounts {
+  std::uint32_t completion = 0;
+  std::uint32_t async = 0;
+};
 
 struct QpSnapshot {
-  ContextId context; QpHandle handle; proto::Qpn qpn; QpType type = QpType::kRc; QpState state = QpState::kReset;
+  ContextId context;
+  QpHandle handle;
+  proto::Qpn qpn;
+  QpType type = QpType::kRc;
+  QpState state = QpState::kReset;
   QpAttributes attributes;
   proto::Psn next_psn, oldest_unacked_psn, expected_psn;
-  std::uint32_t send_queue_depth = 0;   // posted, not completed
+  std::uint32_t send_queue_depth = 0;  // posted, not completed
   std::uint32_t recv_queue_depth = 0;
   std::uint64_t packets_sent = 0, packets_received = 0, bytes_sent = 0, bytes_received = 0, retransmitted = 0;
   NicId nic;
 };
-struct MrSnapshot { ContextId context; MrHandle handle; PdHandle pd; proto::Rkey rkey; std::uint64_t iova = 0, length_bytes = 0; std::uint32_t access = 0; };
-struct CqSnapshot { ContextId context; CqHandle handle; std::uint32_t slots = 0, depth = 0; std::uint64_t completions = 0; bool overrun = false; };
-struct ContextSnapshot { ContextId context; NicId nic; std::string client; std::uint32_t pds = 0; };
-struct NeighbourSnapshot { NicId nic; proto::Gid gid; proto::Mac mac; bool resolved = false; };
+struct MrSnapshot {
+  ContextId context;
+  MrHandle handle;
+  PdHandle pd;
+  proto::Rkey rkey;
+  std::uint64_t iova = 0, length_bytes = 0;
+  std::uint32_t access = 0;
+};
+struct CqSnapshot {
+  ContextId context;
+  CqHandle handle;
+  std::uint32_t slots = 0, depth = 0;
+  std::uint64_t completions = 0;
+  bool overrun = false;
+};
+struct ContextSnapshot {
+  ContextId context;
+  NicId nic;
+  std::string client;
+  std::uint32_t pds = 0;
+};
+struct NeighbourSnapshot {
+  NicId nic;
+  proto::Gid gid;
+  proto::Mac mac;
+  bool resolved = false;
+};
 struct Snapshot {
   std::vector<ContextSnapshot> contexts;
   std::vector<QpSnapshot> qps;
@@ -187,8 +266,8 @@ struct Snapshot {
 struct CommandReply {
   CommandId id{};
   std::errc error{};  // the other member is meaningful only on success
-  std::variant<std::monostate, ContextId, PdHandle, RegMrReply, CqHandle, CreateQpReply, QueryQpReply, EventCounts,
-               std::unique_ptr<Snapshot>>
+  std::variant<std::monostate, ContextId, PdHandle, RegMrReply, CqHandle, CreateQpReply, QueryQpReply,
+               EventCounts, std::unique_ptr<Snapshot>>
       body;
 };
 
@@ -196,8 +275,16 @@ struct CommandReply {
 
 // Numbers of the verbs ABI (IBV_EVENT_*); kCompletion is ours.
 enum class EventKind : std::uint8_t {
-  kCqErr = 0, kQpFatal = 1, kQpReqErr = 2, kQpAccessErr = 3, kCommEst = 4, kSqDrained = 5,
-  kPortActive = 9, kPortErr = 10, kGidChange = 18, kCompletion = 255,
+  kCqErr = 0,
+  kQpFatal = 1,
+  kQpReqErr = 2,
+  kQpAccessErr = 3,
+  kCommEst = 4,
+  kSqDrained = 5,
+  kPortActive = 9,
+  kPortErr = 10,
+  kGidChange = 18,
+  kCompletion = 255,
 };
 
 struct Event {

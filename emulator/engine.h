@@ -1,8 +1,8 @@
 // The engine of one shard: the whole RoCE v2 transport as a value, without clock, thread, socket or dice.
 //
-// Same construction, inputs, times and seed: same frames, completions and events. An engine holds every NIC of
-// the daemon and the contexts (and so the QPs) of its shard. All calls come from one thread, in any order; each does
-// bounded work. Nothing allocates on the data path after the commands that made the objects.
+// Same construction, inputs, times and seed: same frames, completions and events. An engine holds every NIC
+// of the daemon and the contexts (and so the QPs) of its shard. All calls come from one thread, in any order;
+// each does bounded work. Nothing allocates on the data path after the commands that made the objects.
 #pragma once
 
 #include <cstddef>
@@ -23,20 +23,24 @@
 namespace roci::emulator {
 
 struct NicAddress {
-  proto::Gid gid;               // IPv4 as ::ffff:a.b.c.d
+  proto::Gid gid;                   // IPv4 as ::ffff:a.b.c.d
   std::uint8_t prefix_length = 24;  // in bits of the address's own family: on-link prefix
 };
 
 struct NicConfig {
-  std::string name;             // "rxe0"
+  std::string name;  // "rxe0"
   proto::Mac mac;
   std::vector<NicAddress> addresses;
-  std::uint32_t mtu_bytes = 4200;   // of IP packets on the port; the active path MTU is the largest that fits
-  bool answers_neighbours = true;   // ARP, ND and ICMP echo for `addresses`; false where a kernel owns them
-  std::optional<proto::Gid> gateway;  // for GIDs of its family that are not on link; none: those are unreachable
+  std::uint32_t mtu_bytes = 4200;  // of IP packets on the port; the active path MTU is the largest that fits
+  bool answers_neighbours = true;  // ARP, ND and ICMP echo for `addresses`; false where a kernel owns them
+  std::optional<proto::Gid>
+      gateway;  // for GIDs of its family that are not on link; none: those are unreachable
   bool link_up = true;
   // Neighbours known without asking: static entries of the configuration and the NICs on the same fabric.
-  struct Neighbour { proto::Gid gid; proto::Mac mac; };
+  struct Neighbour {
+    proto::Gid gid;
+    proto::Mac mac;
+  };
   std::vector<Neighbour> neighbours;
 };
 
@@ -58,12 +62,13 @@ struct EngineConfig {
   std::uint32_t shard = 0;
   std::uint32_t shard_count = 1;
   std::vector<NicConfig> nics;
-  DeviceLimits limits;                      // per NIC and shard
-  std::uint64_t seed[4] = {1, 2, 3, 4};     // for QPNs and keys; the daemon takes it from getrandom
-  std::uint32_t transmit_burst = 32;        // frames per transmit() call
-  std::uint32_t window_packets = 128;       // most PSNs in flight per QP
+  DeviceLimits limits;                   // per NIC and shard
+  std::uint64_t seed[4] = {1, 2, 3, 4};  // for QPNs and keys; the daemon takes it from getrandom
+  std::uint32_t transmit_burst = 32;     // frames per transmit() call
+  std::uint32_t window_packets = 128;    // most PSNs in flight per QP
   std::uint64_t context_memory_bytes = std::uint64_t{256} << 20;  // private WQE storage a context may take
-  Duration daemon_gap = std::chrono::milliseconds(1);  // a longer gap between passes is credited to running timers
+  Duration daemon_gap =
+      std::chrono::milliseconds(1);  // a longer gap between passes is credited to running timers
   Duration neighbour_timeout = std::chrono::milliseconds(1000);  // RTR fails with ETIMEDOUT after 3 of these
 };
 
@@ -84,8 +89,8 @@ class Engine {
   void on_timers(Time now);
   // Sends at most one burst; returns the frames sent. 0: nothing to send now, or the sink took none.
   std::size_t transmit(TxSink& sink, Time now);
-  // When on_timers() or transmit() has something to do next without further input; kNever if nothing pends; not later
-  // than `now` of the last call if work is ready now.
+  // When on_timers() or transmit() has something to do next without further input; kNever if nothing pends;
+  // not later than `now` of the last call if work is ready now.
   [[nodiscard]] Time next_deadline() const;
 
   // ---- control plane
@@ -95,7 +100,8 @@ class Engine {
   std::size_t drain_events(std::span<Event> out);
   void on_link(NicId nic, bool up, Time now);
 
-  // ---- idle: tell every context's application to kick (true) or not; after true, call on_doorbells once more.
+  // ---- idle: tell every context's application to kick (true) or not; after true, call on_doorbells once
+  // more.
   void set_asleep(bool asleep);
 
   // ---- observation, from the engine's thread

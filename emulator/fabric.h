@@ -1,8 +1,9 @@
-// The virtual fabric: a switch that joins the NICs of one daemon. It decides; whoever owns the frames moves them.
+// The virtual fabric: a switch that joins the NICs of one daemon. It decides; whoever owns the frames moves
+// them.
 //
-// Learns nothing: the MACs of its ports are fixed. Unicast to a port's MAC goes there (also back to the sender's own port,
-// as a NIC may talk to itself), broadcast and multicast to all other ports, anything else nowhere.
-// Thread rule: const after set-up, shared by all shards.
+// Learns nothing: the MACs of its ports are fixed. Unicast to a port's MAC goes there (also back to the
+// sender's own port, as a NIC may talk to itself), broadcast and multicast to all other ports, anything else
+// nowhere. Thread rule: const after set-up, shared by all shards.
 #pragma once
 
 #include <cstddef>

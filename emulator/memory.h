@@ -25,16 +25,16 @@ struct MemoryOp {
   enum class Result : std::uint8_t { kOk, kFault, kCancelled, kGone };
 
   Kind kind = Kind::kRead;
-  bool ends_message = false;            // kWrite: the last byte of a message is in this operation
-  Result result = Result::kOk;          // out
+  bool ends_message = false;    // kWrite: the last byte of a message is in this operation
+  Result result = Result::kOk;  // out
   AddressSpaceId space;
   std::uint32_t order_key = 0;
-  std::uint32_t length_bytes = 0;       // atomics: 8
-  std::uint64_t address = 0;            // in the application; atomics: 8-byte aligned
-  std::byte* local = nullptr;           // kRead: destination; kWrite: source, not modified
-  std::uint64_t compare = 0;            // kCompareSwap
-  std::uint64_t operand = 0;            // kCompareSwap: swap value; kFetchAdd: addend (host order)
-  std::uint64_t original = 0;           // out: value before an atomic (host order)
+  std::uint32_t length_bytes = 0;  // atomics: 8
+  std::uint64_t address = 0;       // in the application; atomics: 8-byte aligned
+  std::byte* local = nullptr;      // kRead: destination; kWrite: source, not modified
+  std::uint64_t compare = 0;       // kCompareSwap
+  std::uint64_t operand = 0;       // kCompareSwap: swap value; kFetchAdd: addend (host order)
+  std::uint64_t original = 0;      // out: value before an atomic (host order)
 };
 
 class Memory {

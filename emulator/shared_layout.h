@@ -3,8 +3,8 @@
 //
 // The ring and element formats are those of the Linux uapi header rdma_user_rxe.h, so that the
 // distribution's provider library fills them itself; the control area is ours. All of it is writable by the
-// application and hostile until copied and checked. Freestanding: no library types but fixed integers, since the
-// preload shim includes it too. Indices are accessed through std::atomic_ref / __atomic builtins.
+// application and hostile until copied and checked. Freestanding: no library types but fixed integers, since
+// the preload shim includes it too. Indices are accessed through std::atomic_ref / __atomic builtins.
 #pragma once
 
 #include <cstddef>
@@ -123,8 +123,9 @@ inline constexpr std::uint32_t kMaxCqsPerContext = 16384;
 // slot within the context; the slot is also the uverbs handle.
 //
 // A send doorbell, by the application's side: set bit (slot % 64) of doorbells[slot / 64], then bit
-// (slot / 64 % 64) of doorbell_summary[slot / 4096], a full fence, and kick if asleep was 1 and this side changed it
-// to 0. The engine exchanges summary words, then doorbell words, to zero and visits the bits that were set.
+// (slot / 64 % 64) of doorbell_summary[slot / 4096], a full fence, and kick if asleep was 1 and this side
+// changed it to 0. The engine exchanges summary words, then doorbell words, to zero and visits the bits that
+// were set.
 struct ControlArea {
   std::uint32_t magic;
   std::uint32_t version;
@@ -134,8 +135,8 @@ struct ControlArea {
   alignas(64) std::uint64_t doorbells[kMaxQpsPerContext / 64];
   // QP state by slot, as QpState; written by the engine, read by the shim to refuse posts below RTS.
   alignas(64) std::uint8_t qp_state[kMaxQpsPerContext];
-  // Notification asked for, by CQ slot, as CqArm: stored by the shim, exchanged to kNone by the engine when it
-  // raises the event.
+  // Notification asked for, by CQ slot, as CqArm: stored by the shim, exchanged to kNone by the engine when
+  // it raises the event.
   alignas(64) std::uint32_t cq_arm[kMaxCqsPerContext];
 };
 inline constexpr std::uint32_t kControlMagic = 0x49434f52;  // "ROCI"
@@ -146,7 +147,14 @@ enum class CqArm : std::uint32_t { kNone = 0, kSolicited = 1, kNext = 2 };
 
 // QP states, numbered as the verbs ABI does; kDestroyed is ours: no QP in this slot.
 enum class QpState : std::uint8_t {
-  kReset = 0, kInit = 1, kRtr = 2, kRts = 3, kSqd = 4, kSqe = 5, kErr = 6, kDestroyed = 255
+  kReset = 0,
+  kInit = 1,
+  kRtr = 2,
+  kRts = 3,
+  kSqd = 4,
+  kSqe = 5,
+  kErr = 6,
+  kDestroyed = 255
 };
 
 }  // namespace roci::emulator

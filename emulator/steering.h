@@ -1,7 +1,7 @@
 // Which shard a received frame belongs to, found without parsing more than a few bytes.
 //
-// Pure function, any thread. RoCE frames go by the destination QPN; everything that is not a frame for one QP (ARP,
-// ND, ICMP, QP1, multicast) is copied to every shard, of which only shard 0 answers neighbours and CM.
+// Pure function, any thread. RoCE frames go by the destination QPN; everything that is not a frame for one QP
+// (ARP, ND, ICMP, QP1, multicast) is copied to every shard, of which only shard 0 answers neighbours and CM.
 #pragma once
 
 #include <cstddef>

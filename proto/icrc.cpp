@@ -18,8 +18,9 @@ namespace {
 constexpr std::uint32_t kAfterEightOnes = 0x2144DF1C;  // the complement of the register 0xDEBB20E3
 constexpr std::byte kOnes{0xFF};
 
-// ISA-L's AVX-512 kernel returns with the upper halves of its registers in use (seen in 2.30); the SSE instructions of the
-// code around it then wait for them. Measured: WRITEs of 64 KiB through two engines on one core, 18 Gb/s, 28 with this.
+// ISA-L's AVX-512 kernel returns with the upper halves of its registers in use (seen in 2.30); the SSE
+// instructions of the code around it then wait for them. Measured: WRITEs of 64 KiB through two engines on
+// one core, 18 Gb/s, 28 with this.
 void leave_avx() {
 #if defined(__x86_64__)
   static const bool has_avx = __builtin_cpu_supports("avx") != 0;

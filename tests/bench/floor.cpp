@@ -1,5 +1,5 @@
-// The floor under any user-space NIC that reaches application memory with process_vm: the same bytes read from
-// one process, sealed and verified with a CRC each way, and written to another, in the best iovec shape.
+// The floor under any user-space NIC that reaches application memory with process_vm: the same bytes read
+// from one process, sealed and verified with a CRC each way, and written to another, in the best iovec shape.
 //
 // Prints one JSON object. Hot: one 64 KiB buffer over and over; cold: a walk through 128 MiB. Not a test.
 #include <isa-l/crc.h>
@@ -20,8 +20,8 @@
 namespace {
 
 constexpr std::size_t kArenaBytes = std::size_t{128} << 20;
-constexpr std::size_t kBatch = 32;          // packets gathered by one call, as a transmit burst is
-constexpr std::size_t kFrameRoom = 4352;    // distance of packet buffers, as in a pool
+constexpr std::size_t kBatch = 32;        // packets gathered by one call, as a transmit burst is
+constexpr std::size_t kFrameRoom = 4352;  // distance of packet buffers, as in a pool
 constexpr std::size_t kLargePacket = 4096;
 
 // A process that only owns memory; it ends with its parent.
@@ -50,7 +50,8 @@ struct Owner {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       std::memset(arena, 0x5a, kArenaBytes);  // its own pages, not the parent's
       if (write(ready[1], "r", 1) != 1) _exit(1);
-      for (;;) pause();
+      for (;;)
+        pause();
     }
     char byte = 0;
     if (read(ready[0], &byte, 1) != 1) {
@@ -80,8 +81,8 @@ void must_move(ssize_t moved, std::size_t wanted) {
   }
 }
 
-// Packets a second for packets of `size` bytes. `contiguous`: the packets of a batch are one run of remote memory
-// (one message); otherwise each is a remote element of its own (one small message each).
+// Packets a second for packets of `size` bytes. `contiguous`: the packets of a batch are one run of remote
+// memory (one message); otherwise each is a remote element of its own (one small message each).
 double packets_per_second(const Owner& from, const Owner& to, std::size_t size, std::size_t span_bytes,
                           bool contiguous, double seconds) {
   std::vector<std::uint8_t> frames(kBatch * kFrameRoom);
@@ -129,7 +130,7 @@ int main(int argc, char** argv) {
   const double small_hot = packets_per_second(from, to, 64, kBatch * 64, false, seconds);
   const double small_cold = packets_per_second(from, to, 64, kArenaBytes, false, seconds);
   const double bits = 8.0 * static_cast<double>(kLargePacket) / 1e9;
-  std::printf("{\"hot_gbps\":%.2f,\"cold_gbps\":%.2f,\"small_hot_mps\":%.0f,\"small_cold_mps\":%.0f}\n", hot * bits,
-              cold * bits, small_hot, small_cold);
+  std::printf("{\"hot_gbps\":%.2f,\"cold_gbps\":%.2f,\"small_hot_mps\":%.0f,\"small_cold_mps\":%.0f}\n",
+              hot * bits, cold * bits, small_hot, small_cold);
   return 0;
 }

@@ -252,8 +252,7 @@ TEST_CASE("hostile and gratuitous claims") {
     (void)cache.request(gid("fd00::2"), kStart);
     Bytes message = nd_message(136, "fd00::2", 0x60000000, &kPeer);
     proto::store_u8(message.data() + 25, 0);
-    CHECK(cache.on_frame(icmpv6(kOwn, kPeer, "fd00::2", "fd00::1", message)) ==
-          DropReason::kMalformed);
+    CHECK(cache.on_frame(icmpv6(kOwn, kPeer, "fd00::2", "fd00::1", message)) == DropReason::kMalformed);
   }
 }
 
@@ -337,8 +336,7 @@ TEST_CASE("answers for own addresses, and for nobody else's") {
     Bytes message(8 + 6);
     proto::store_u8(message.data(), 128);
     proto::store_be32(message.data() + 4, 0x55550001);
-    CHECK(cache.on_frame(icmpv6(kOwn, kPeer, "fd00::2", "fd00::1", message, 64)) ==
-          DropReason::kAccepted);
+    CHECK(cache.on_frame(icmpv6(kOwn, kPeer, "fd00::2", "fd00::1", message, 64)) == DropReason::kAccepted);
     const Bytes reply = next_frame(cache);
     REQUIRE(reply.size() >= 68);
     CHECK(byte(reply, 54) == 129);
@@ -347,8 +345,7 @@ TEST_CASE("answers for own addresses, and for nobody else's") {
   }
   SECTION("no more answers wait than there is room for") {
     for (std::size_t i = 0; i < 2 * kMaxNeighbourReplies; ++i) {
-      CHECK(cache.on_frame(arp(1, kBroadcast, kPeer, "10.0.0.2", "10.0.0.1")) ==
-            DropReason::kAccepted);
+      CHECK(cache.on_frame(arp(1, kBroadcast, kPeer, "10.0.0.2", "10.0.0.1")) == DropReason::kAccepted);
     }
     std::size_t answers = 0;
     while (cache.has_frame())

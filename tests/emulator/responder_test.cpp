@@ -776,8 +776,8 @@ TEST_CASE("ATOMICs: one more than max_dest_rd_atomic in a burst is NAKed behind 
   Connection qp = bench.connect({.max_dest_rd_atomic = 2});
   std::vector<Bytes> burst;
   for (std::uint32_t i = 0; i < 3; ++i) {
-    burst.push_back(bench.frame(
-        qp, {.opcode = Opcode::kRcFetchAdd, .psn = 100 + i, .va = qp.mr.iova, .swap_or_add = 1}));
+    burst.push_back(
+        bench.frame(qp, {.opcode = Opcode::kRcFetchAdd, .psn = 100 + i, .va = qp.mr.iova, .swap_or_add = 1}));
   }
   bench.receive(burst);
   bench.expect({.opcode = Opcode::kRcAtomicAcknowledge, .psn = 100, .original = 0});
