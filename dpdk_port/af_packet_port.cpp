@@ -201,7 +201,8 @@ class AfPacketPort final : public Port {
 }  // namespace
 
 std::uint32_t af_packet_slot_bytes(std::uint32_t mtu_bytes) {
-  constexpr std::size_t kTpacketBytes = std::size_t{2} * TPACKET_ALIGNMENT + sizeof(tpacket2_hdr) + sizeof(sockaddr_ll);
+  constexpr std::size_t kTpacketBytes =
+      std::size_t{2} * TPACKET_ALIGNMENT + sizeof(tpacket2_hdr) + sizeof(sockaddr_ll);
   return std::max(
       2048U, std::bit_ceil(mtu_bytes + static_cast<std::uint32_t>(kEthernetAndVlanBytes + kTpacketBytes)));
 }
