@@ -4,6 +4,7 @@
 
 #include <pcap/pcap.h>
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <iterator>
 
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "dpdk_port/pcapng.h"
@@ -267,6 +269,19 @@ TEST_CASE("two captures at once, and a reader that left") {
   hub.tap(0).record(frame(60, 2), kNic0, kNic1, fate_of(DropReason::kAccepted), now());
   CHECK(hub.stop(whole).written == 2);
   CHECK(read_by_libpcap(file.path).size() == 2);
+}
+
+TEST_CASE("a socket that nobody reads from does not hold the captures") {
+  int ends[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+  const std::array<char, 4096> filler{};
+  while (send(ends[1], filler.data(), filler.size(), MSG_DONTWAIT) > 0) {
+  }
+  CaptureHub::Config config = two_nics();
+  config.write_patience = std::chrono::milliseconds(1);
+  CaptureHub hub(std::move(config));
+  CHECK(hub.start(ends[1], 3, 0) == -EIO);
+  close(ends[0]);
 }
 
 TEST_CASE("a capture that cannot be is refused") {
