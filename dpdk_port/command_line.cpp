@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -45,6 +45,8 @@ Examples:
 
 Exit status: 0 stopped by SIGTERM, SIGINT or --idle-exit; 1 cannot run; 2 bad configuration)";
 
+constexpr std::size_t kMaxFileBytes = std::size_t{1} << 20;
+
 template <class T>
 void prevail(const std::optional<T>& option, T& setting) {
   if (option) setting = *option;
@@ -53,8 +55,11 @@ void prevail(const std::optional<T>& option, T& setting) {
 std::string read_file(const std::string& path, DaemonConfig& config) {
   std::ifstream file(path);
   if (!file) return fmt::format("{}: {}", path, std::generic_category().message(errno));
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  std::string text(kMaxFileBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));  // unlike an iterator, it does not throw
   if (file.bad()) return fmt::format("{}: cannot be read", path);
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  if (text.size() > kMaxFileBytes) return fmt::format("{}: longer than {} bytes", path, kMaxFileBytes);
   return read_toml(text, path, config);
 }
 
@@ -115,6 +120,9 @@ Parsed<CommandLine> parse_command_line(int argc, const char* const* argv) {
     std::replace(why.begin(), why.end(), '\n', ' ');
     return Unexpected{why + " (see --help)"};
   }
+
+  if (idle_exit && std::isnan(*idle_exit))  // which CLI::Range lets pass
+    return Unexpected{std::string("--idle-exit: not a number (see --help)")};
 
   DaemonConfig& config = line.config;
   if (!file.empty()) {

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <system_error>
 
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -88,6 +89,8 @@ int main(int argc, char** argv) {
     spdlog::info("ending");
   } catch (const roci::dpdk_port::StartError& error) {
     return refuse(error.what(), error.exit_status);
+  } catch (const std::system_error& error) {  // no descriptor or thread to be had
+    return refuse(error.what(), 1);
   }
   return 0;
 }

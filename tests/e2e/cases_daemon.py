@@ -159,6 +159,9 @@ def _(world):
         "an unknown option": [*nic, "--no-such-option"],
         "an interface that does not exist": ["--nic", "rxe0,port=af_packet:no-such-if,ip=10.0.0.1/24"],
         "a file that does not exist": ["-c", str(world.folder / "absent.toml")],
+        "a file that is a directory": ["-c", str(world.folder)],
+        "a file without end": ["-c", "/dev/zero"],
+        "a time that is no number": [*nic, "--idle-exit", "nan"],
         "a file that is not TOML": ["-c", str(broken)],
         "a file with an unknown key": ["-c", str(unknown)],
     }
