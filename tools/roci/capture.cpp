@@ -164,7 +164,7 @@ void add_capture(CLI::App& root, int& exit_status) {
       ->add_option("--duration", options->duration_seconds,
                    "end after so many seconds; default: Ctrl-C or the program's end")
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.1, 1e6));
+      ->check(seconds_from_to(0.1, 1e6));
   command->add_option("--socket", options->socket_path, "use the daemon that listens here, and start none")
       ->type_name("PATH");
   set_usage(*command, "roci capture -o FILE [OPTIONS] [-- PROGRAM [ARGUMENTS]...]");

@@ -1,6 +1,7 @@
 // roci: the command in the user's hands. Everything is in the subcommands, see subcommand.h.
 #include <CLI/CLI.hpp>
 
+#include <cmath>
 #include <exception>
 #include <iostream>
 #include <memory>
@@ -30,6 +31,17 @@ const std::vector<std::string>& program_after_dashes() { return after_dashes; }
 
 void set_usage(CLI::App& command, std::string usage) {
   command.formatter(std::make_shared<UsageFormatter>(std::move(usage)));
+}
+
+CLI::Validator seconds_from_to(double least, double most) {
+  const CLI::Range range(least, most);
+  return {[range](std::string& text) {
+            double seconds = 0;
+            if (CLI::detail::lexical_cast(text, seconds) && std::isnan(seconds))
+              return "Value " + text + " is not a number";
+            return range(text);
+          },
+          range.get_description()};
 }
 
 int complain(std::string_view subcommand, std::string_view message, int status) {

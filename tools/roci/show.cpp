@@ -255,7 +255,7 @@ void add_show(CLI::App& root, int& exit_status) {
   command->add_flag("--json", options->as_json, "JSON, for programs");
   command->add_option("--watch", options->watch_seconds, "again every so many seconds, until Ctrl-C")
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.1, 1e6));
+      ->check(seconds_from_to(0.1, 1e6));
   command->add_option("--socket", options->socket_path, "ask the daemon that listens here")
       ->type_name("PATH");
   command->footer(

@@ -28,6 +28,9 @@ inline constexpr int kWrongUse = 2;
 // What `--help` says instead of "[OPTIONS]": this version of CLI11 cannot say what follows `--`.
 void set_usage(CLI::App& command, std::string usage);
 
+// CLI::Range, but NaN is outside.
+[[nodiscard]] CLI::Validator seconds_from_to(double least, double most);
+
 // One line on stderr, "roci NAME: message"; returns `status`.
 int complain(std::string_view subcommand, std::string_view message, int status = kFailed);
 
