@@ -42,7 +42,8 @@ void prepare_process() {
   sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGINT, &action, nullptr);
   signal(SIGPIPE, SIG_IGN);
-  unsetenv("LD_PRELOAD");  // ours would preload itself into what we might start
+  // Ours would preload itself into what we might start.
+  unsetenv("LD_PRELOAD");  // NOLINT(concurrency-mt-unsafe): no thread yet
   rlimit files{};
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
     files.rlim_cur = files.rlim_max;
