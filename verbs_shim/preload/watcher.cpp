@@ -130,6 +130,10 @@ void* Watcher::run(void*) {
       if (watched[i].revents == 0 || device.state_ != Device::State::kOpen ||
           device.connection_.fd() != watched[i].fd)
         continue;
+      // The device may have been closed meanwhile, and another opened in its place, with the same fd: ask
+      // again.
+      pollfd now = {watched[i].fd, 0, 0};
+      if (system_call(SYS_poll, &now, 1, 0) <= 0) continue;
       __atomic_store_n(&device.control_->dead, 1u, __ATOMIC_SEQ_CST);
     }
   }
