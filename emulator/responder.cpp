@@ -151,37 +151,33 @@ Check check_resources(const Request& q) {
   return is_owed ? invalid_request() : kPass;  // the peer has more outstanding than it was granted
 }
 
+// What the RETH of a message's first packet names.
+Check check_whole_range(const Request& q, AccessFlags right, Location& where) {
+  const proto::Reth reth = q.view.reth();
+  if (reth.dma_length_bytes > q.shard.config.limits.max_message_bytes)
+    return invalid_request();                    // [IBTA C9-94]
+  if (reth.dma_length_bytes == 0) return kPass;  // [IBTA C9-88]
+  return q.shard.keys.resolve(q.qp.pd, reth.rkey.value(), right, reth.virtual_address, reth.dma_length_bytes,
+                              where)
+             ? kPass
+             : access_error();
+}
+
 // R_Key, PD, rights and bounds. Of a message's first packet the whole range is checked, of the others what
 // they carry: the region may have gone in between. `where` is for this packet's bytes.
 Check check_access(const Request& q, Location& where) {
   const Pd* const pd = q.qp.pd;
   switch (q.info.operation) {
-    case Operation::kWrite: {
+    case Operation::kWrite:
       if (!q.info.starts_message()) {
         return q.shard.keys.resolve(pd, q.r().write_rkey.value(), kAccessRemoteWrite,
                                     q.r().write_address + q.r().message_bytes, q.payload_bytes(), where)
                    ? kPass
                    : access_error();
       }
-      const proto::Reth reth = q.view.reth();
-      if (reth.dma_length_bytes > q.shard.config.limits.max_message_bytes)
-        return invalid_request();                    // [IBTA C9-94]
-      if (reth.dma_length_bytes == 0) return kPass;  // [IBTA C9-88]
-      return q.shard.keys.resolve(pd, reth.rkey.value(), kAccessRemoteWrite, reth.virtual_address,
-                                  reth.dma_length_bytes, where)
-                 ? kPass
-                 : access_error();
-    }
-    case Operation::kReadRequest: {
-      const proto::Reth reth = q.view.reth();
-      if (reth.dma_length_bytes > q.shard.config.limits.max_message_bytes)
-        return invalid_request();                    // [IBTA C9-94]
-      if (reth.dma_length_bytes == 0) return kPass;  // [IBTA C9-88]
-      return q.shard.keys.resolve(pd, reth.rkey.value(), kAccessRemoteRead, reth.virtual_address,
-                                  reth.dma_length_bytes, where)
-                 ? kPass
-                 : access_error();
-    }
+      return check_whole_range(q, kAccessRemoteWrite, where);
+    case Operation::kReadRequest:
+      return check_whole_range(q, kAccessRemoteRead, where);
     case Operation::kCompareSwap:
     case Operation::kFetchAdd: {
       const proto::AtomicEth atomic = q.view.atomic_eth();
