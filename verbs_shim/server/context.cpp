@@ -1,7 +1,6 @@
 #include "verbs_shim/server/context.h"
 
 #include <rdma/ib_user_verbs.h>
-#include <sys/syscall.h>
 
 #include <algorithm>
 #include <atomic>
@@ -149,8 +148,8 @@ std::shared_ptr<Context> Context::open(ContextHost& host, emulator::NicId nic, s
     return nullptr;
   }
   std::shared_ptr<Context> context(new Context(host, nic, shard, std::move(*memory)));
-  context->owner_uid_ = owner.uid;
-  context->spaces_.push_back({owner.pid, *space, 0});
+  context->owner_ = owner.pid;
+  context->space_ = space;
   emulator::OpenContext open_context{nic, context->memory_->control_area(), process_name(owner.pid)};
   host.submit(shard, {{}, std::move(open_context)},
               [context, to](Reply&& reply) { context->opened(to, std::move(reply)); });
@@ -189,8 +188,7 @@ void Context::opened(const ReplyTo& to, Reply&& reply) {
 
 void Context::close(std::function<void()> done) {
   when_closed_.push_back(std::move(done));
-  for (const Space& space : spaces_)
-    host_.spaces().mark_dead(space.id);
+  if (space_) host_.spaces().mark_dead(*space_);
   const bool first = !std::exchange(closing_, true);
   // An opening context is closed when the engine has answered.
   if (closed_ || (first && is_open_)) submit_close();
@@ -210,11 +208,7 @@ void Context::submit_close() {
       self->host_.unwatch(self->async_watch_);
       self->async_.reset();
     }
-    for (const Space& space : self->spaces_) {
-      if (space.watch != 0) self->host_.unwatch(space.watch);
-      self->host_.spaces().remove(space.id);
-    }
-    self->spaces_.clear();
+    if (self->space_) self->host_.spaces().remove(*std::exchange(self->space_, std::nullopt));
     self->memory_.reset();
     for (const auto& done : std::exchange(self->when_closed_, {}))
       done();
@@ -279,6 +273,7 @@ const Context::Row* Context::find_row(std::uint32_t command) {
 void Context::handle(const ReplyTo& to, const ucred& sender, std::span<const std::byte> payload) {
   UverbsRequest head;
   if (!is_open_ || closing_) return host_.fail(to, std::errc::no_such_device);
+  if (sender.pid != owner_) return host_.fail(to, std::errc::operation_not_permitted);
   if (payload.size() < sizeof head) return host_.fail(to, std::errc::invalid_argument);
   std::memcpy(&head, payload.data(), sizeof head);
   payload = payload.subspan(sizeof head);
@@ -292,7 +287,7 @@ void Context::handle(const ReplyTo& to, const ucred& sender, std::span<const std
   // GET_CONTEXT comes first and once.
   if (has_context_ == (row->handler == &Context::get_context))
     return host_.fail(to, std::errc::invalid_argument);
-  (this->*row->handler)({to, sender, head.channel_inode, *call});
+  (this->*row->handler)({to, head.channel_inode, *call});
 }
 
 template <class Body, class Then>
@@ -430,19 +425,17 @@ void Context::reg_mr(const Request& request) {
     return host_.fail(request.to, std::errc::invalid_argument);
   if (const std::errc error = check_access(wanted.access_flags); error != std::errc{})
     return host_.fail(request.to, error);
-  const std::optional<emulator::AddressSpaceId> space = space_of(request.sender);
-  if (!space) return host_.fail(request.to, std::errc::operation_not_permitted);
   const bool writable = (wanted.access_flags & emulator::kAccessLocalWrite) != 0;
-  const std::errc mapped = probe_memory(request.sender.pid, wanted.start, wanted.length, writable);
+  const std::errc mapped = probe_memory(owner_, wanted.start, wanted.length, writable);
   if (mapped == std::errc::operation_not_permitted) {
-    host_.log("the memory of " + process_name(request.sender.pid) +
+    host_.log("the memory of " + process_name(owner_) +
               " cannot be reached: it runs as another user, is not dumpable, or ptrace_scope forbids it");
   }
   if (mapped != std::errc{}) return host_.fail(request.to, mapped);
 
   emulator::RegMr reg;
   reg.pd = {wanted.pd_handle};
-  reg.space = *space;
+  reg.space = *space_;
   reg.address = wanted.start;
   reg.length_bytes = wanted.length;
   reg.iova = wanted.hca_va;
@@ -460,24 +453,6 @@ void Context::reg_mr(const Request& request) {
 void Context::dereg_mr(const Request& request) {
   const auto wanted = request.call.request<ib_uverbs_dereg_mr>();
   run(request, emulator::DeregMr{{wanted.mr_handle}});
-}
-
-// The address space of whoever sent a command: the client, or a child of its that shares the connection after
-// fork().
-std::optional<emulator::AddressSpaceId> Context::space_of(const ucred& sender) {
-  const auto known = std::find_if(spaces_.begin(), spaces_.end(),
-                                  [&](const Space& space) { return space.pid == sender.pid; });
-  if (known != spaces_.end() && host_.spaces().pid(known->id) != 0) return known->id;
-  if (known != spaces_.end() || sender.pid <= 0 || sender.uid != owner_uid_ || spaces_.size() == kMaxSpaces)
-    return std::nullopt;
-  UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, sender.pid, 0)));
-  if (!pidfd) return std::nullopt;
-  const std::optional<emulator::AddressSpaceId> id = host_.spaces().add(sender.pid);
-  if (!id) return std::nullopt;
-  const std::uint64_t watch =
-      host_.watch(std::move(pidfd), [&table = host_.spaces(), space = *id] { table.mark_dead(space); });
-  spaces_.push_back({sender.pid, *id, watch});
-  return *id;
 }
 
 // ---- channels and CQs --------------------------------------------------------------------------------

@@ -57,8 +57,6 @@ class ContextHost {
   // Calls `pipe->flush()` when there is room again, and `closed` when the application has closed its end.
   // Ends with unwatch(), to be called before the pipe goes.
   virtual std::uint64_t watch(std::shared_ptr<EventPipe> pipe, std::function<void()> closed) = 0;
-  // `ended` runs once, when the process is gone.
-  virtual std::uint64_t watch(UniqueFd pidfd, std::function<void()> ended) = 0;
   virtual void unwatch(std::uint64_t watch) = 0;
   virtual void log(const std::string& sentence) = 0;
 
@@ -71,7 +69,6 @@ class ContextHost {
 
 class Context : public std::enable_shared_from_this<Context> {
  public:
-  static constexpr std::size_t kMaxSpaces = 16;  // the client and children of its forks
   static constexpr std::size_t kMaxChannels = 1024;
 
   // Opens a context of `nic` for the process `owner` and answers `to` when the engine has; nullptr: answered
@@ -83,7 +80,8 @@ class Context : public std::enable_shared_from_this<Context> {
   Context& operator=(const Context&) = delete;
   ~Context();
 
-  // A kUverbs message: UverbsRequest and the command. `sender` is the process that wrote it.
+  // A kUverbs message: UverbsRequest and the command. `sender` is the process that wrote it: a child of fork
+  // that still holds its parent's socket is refused, as its addresses name other memory than the parent's.
   void handle(const ReplyTo& to, const ucred& sender, std::span<const std::byte> payload);
   // The process's memory is not touched any more from now on; `done` runs when the engine has let go of
   // everything. A second call only replaces nothing: each `done` runs.
@@ -95,7 +93,6 @@ class Context : public std::enable_shared_from_this<Context> {
  private:
   struct Request {
     ReplyTo to;
-    ucred sender;
     std::uint64_t channel_inode = 0;
     UverbsCall call;
   };
@@ -122,11 +119,6 @@ class Context : public std::enable_shared_from_this<Context> {
     std::uint64_t user_handle = 0;
     emulator::QpCapabilities capabilities;
     bool signal_all = false;
-  };
-  struct Space {
-    pid_t pid = 0;
-    emulator::AddressSpaceId id;
-    std::uint64_t watch = 0;  // 0: the client itself, whose end ends the context
   };
   struct CqRequest {
     std::uint64_t user_handle = 0;
@@ -185,7 +177,6 @@ class Context : public std::enable_shared_from_this<Context> {
   void answer_with_fd(const Request& request, std::span<const std::byte> response, std::size_t fd_offset,
                       UniqueFd fd);
   [[nodiscard]] ib_uverbs_query_device_resp device_attributes() const;
-  [[nodiscard]] std::optional<emulator::AddressSpaceId> space_of(const ucred& sender);
   [[nodiscard]] std::optional<std::uint64_t> find_channel(std::uint64_t inode) const;
   void channel_closed(std::uint64_t channel);
   void drop_channel_if_unused(std::uint64_t channel);
@@ -196,7 +187,8 @@ class Context : public std::enable_shared_from_this<Context> {
   const std::uint32_t shard_;
   std::unique_ptr<ContextMemory> memory_;
   emulator::ContextId id_;
-  uid_t owner_uid_ = 0;
+  pid_t owner_ = 0;  // the process whose memory `space_` is
+  std::optional<emulator::AddressSpaceId> space_;
   bool is_open_ = false;      // the engine knows it
   bool has_context_ = false;  // GET_CONTEXT was answered
   bool closing_ = false, closed_ = false;
@@ -206,7 +198,6 @@ class Context : public std::enable_shared_from_this<Context> {
   std::map<std::uint64_t, Channel> channels_;
   std::map<std::uint32_t, Cq> cqs_;
   std::map<std::uint32_t, Qp> qps_;
-  std::vector<Space> spaces_;
 };
 
 }  // namespace roci::shim

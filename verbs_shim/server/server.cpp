@@ -114,9 +114,8 @@ struct ControlServer::Impl final : ContextHost {
     bool stall_reported = false;
   };
   struct Watch {
-    std::shared_ptr<EventPipe> pipe;  // or
-    UniqueFd pidfd;
-    std::function<void()> ended;
+    std::shared_ptr<EventPipe> pipe;
+    std::function<void()> closed;
   };
 
   Impl(ServerConfig config, std::vector<ShardLink*> links, CaptureControl& capture);
@@ -126,7 +125,6 @@ struct ControlServer::Impl final : ContextHost {
   void reply(const ReplyTo& to, ReplyBody&& body) override { send_reply(to, std::errc{}, std::move(body)); }
   void fail(const ReplyTo& to, std::errc error) override { send_reply(to, error, {}); }
   std::uint64_t watch(std::shared_ptr<EventPipe> pipe, std::function<void()> closed) override;
-  std::uint64_t watch(UniqueFd pidfd, std::function<void()> ended) override;
   void unwatch(std::uint64_t watch) override;
   void log(const std::string& sentence) override;
   [[nodiscard]] const ServerConfig& config() const override { return config_; }
@@ -285,14 +283,13 @@ void ControlServer::Impl::dispatch(const epoll_event& event) {
     case Source::kWatch: {
       const auto at = watches_.find(number);
       if (at == watches_.end()) return;
-      if (at->second.pipe && (event.events & EPOLLERR) == 0) {
+      if ((event.events & EPOLLERR) == 0) {
         at->second.pipe->flush();
         return;
       }
-      const auto ended = at->second.ended;  // which may end the watch
-      const int fd = at->second.pipe ? at->second.pipe->write_fd() : at->second.pidfd.get();
-      ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
-      ended();
+      const auto closed = at->second.closed;  // which may end the watch
+      ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, at->second.pipe->write_fd(), nullptr);
+      closed();
       return;
     }
   }
@@ -410,22 +407,14 @@ std::uint64_t ControlServer::Impl::watch(std::shared_ptr<EventPipe> pipe, std::f
   const std::uint64_t id = next_watch_++;
   // Edge-triggered: once when room appears in a full pipe, once when the reader goes.
   add_to_epoll(pipe->write_fd(), EPOLLOUT | EPOLLET, key(Source::kWatch, id));
-  watches_.emplace(id, Watch{std::move(pipe), UniqueFd(), std::move(closed)});
-  return id;
-}
-
-std::uint64_t ControlServer::Impl::watch(UniqueFd pidfd, std::function<void()> ended) {
-  const std::uint64_t id = next_watch_++;
-  add_to_epoll(pidfd.get(), EPOLLIN, key(Source::kWatch, id));
-  watches_.emplace(id, Watch{nullptr, std::move(pidfd), std::move(ended)});
+  watches_.emplace(id, Watch{std::move(pipe), std::move(closed)});
   return id;
 }
 
 void ControlServer::Impl::unwatch(std::uint64_t watch) {
   const auto at = watches_.find(watch);
   if (at == watches_.end()) return;
-  const int fd = at->second.pipe ? at->second.pipe->write_fd() : at->second.pidfd.get();
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, at->second.pipe->write_fd(), nullptr);
   watches_.erase(at);
 }
 
