@@ -44,6 +44,15 @@ struct CqHandle {
 struct QpHandle {
   std::uint32_t value = 0;
 };  // slot in ControlArea::qp_state
+struct SrqHandle {
+  std::uint32_t value = 0;
+};
+struct MwHandle {
+  std::uint32_t value = 0;
+};
+struct AhHandle {
+  std::uint32_t value = 0;
+};
 
 // Access rights, the values of the verbs ABI (IBV_ACCESS_*).
 enum AccessFlags : std::uint32_t {
@@ -59,9 +68,14 @@ enum AccessFlags : std::uint32_t {
 // Bits that may be ignored by a device that has no use for them.
 inline constexpr std::uint32_t kAccessOptionalMask = 0x3FF00000;
 
-enum class QpType : std::uint8_t { kRc = 2, kUc = 3, kUd = 4 };  // the verbs ABI's numbers
+// The verbs ABI's numbers. kGsi is QP1, one for each NIC, on shard 0; no client's, but the daemon's own.
+enum class QpType : std::uint8_t { kGsi = 1, kRc = 2, kUc = 3, kUd = 4 };
 
-// How a connected QP reaches its peer.
+// Memory windows: type 1 belongs to a PD [IBTA C10-76.2.1]; type 2 to the QP that bound it, which makes it a
+// 2B [IBTA o10-37.2.43].
+enum class MwType : std::uint8_t { kType1 = 1, kType2 = 2 };
+
+// How a connected QP reaches its peer, or a datagram its destination.
 struct AddressVector {
   proto::Gid dgid;
   std::uint32_t flow_label = 0;
@@ -163,10 +177,18 @@ struct CreateCq {
 struct DestroyCq {
   CqHandle cq;
 };
+// Moves what the CQ holds into a ring of another size, under traffic. The old ring is not touched after the
+// reply. EINVAL: more completions wait than the new ring takes.
+struct ResizeCq {
+  CqHandle cq;
+  std::span<std::byte> ring;
+  std::uint32_t slots = 0;
+};
 struct CreateQp {
   PdHandle pd;
   CqHandle send_cq, recv_cq;
-  std::uint32_t type = 0;  // QpType if valid; others are refused with EOPNOTSUPP
+  std::optional<SrqHandle> srq;  // receives come from there: recv_ring is empty, max_recv_* are 0
+  std::uint32_t type = 0;        // QpType if valid; others are refused with EOPNOTSUPP
   bool sq_signal_all = false;
   QpCapabilities capabilities;     // as granted: what the rings below were sized for
   std::span<std::byte> send_ring;  // the engine writes the headers
@@ -185,13 +207,60 @@ struct QueryQp {
 struct DestroyQp {
   QpHandle qp;
 };
+struct CreateSrq {
+  PdHandle pd;
+  std::uint32_t max_wr = 0, max_sge = 0;  // as granted: what the ring below was sized for
+  std::uint32_t limit = 0;                // 0: no limit event is armed
+  std::span<std::byte> ring;              // the engine writes the header
+  std::uint64_t user_handle = 0;
+};
+// Arms the limit event, moves the queue into another ring, or both.
+struct ModifySrq {
+  SrqHandle srq;
+  std::optional<std::uint32_t> limit;
+  std::uint32_t max_wr = 0;   // with a new ring, which takes what is posted and not taken;
+  std::span<std::byte> ring;  // empty: as it is. The old one is not touched after the reply.
+};
+struct QuerySrq {
+  SrqHandle srq;
+};
+// EBUSY while a QP uses it. The ring is not touched after the reply.
+struct DestroySrq {
+  SrqHandle srq;
+};
+// Binding and invalidation are work requests.
+struct AllocMw {
+  PdHandle pd;
+  std::uint32_t type = 0;  // MwType if valid
+};
+struct DeallocMw {
+  MwHandle mw;
+};
+// The reply may wait for the neighbour, as ModifyQp's does.
+struct CreateAh {
+  PdHandle pd;
+  AddressVector av;
+};
+struct DestroyAh {
+  AhHandle ah;
+};
+// UD QPs only; a QP is attached to a group once.
+struct AttachMulticast {
+  QpHandle qp;
+  proto::Gid group;
+};
+struct DetachMulticast {
+  QpHandle qp;
+  proto::Gid group;
+};
 // For show and tests: a copy of the state of every object of every context of this shard.
 struct Inspect {};
 
 struct Command {
   ContextId context;  // of the client; ignored by OpenContext and Inspect
-  std::variant<OpenContext, CloseContext, AllocPd, DeallocPd, RegMr, DeregMr, CreateCq, DestroyCq, CreateQp,
-               ModifyQp, QueryQp, DestroyQp, Inspect>
+  std::variant<OpenContext, CloseContext, AllocPd, DeallocPd, RegMr, DeregMr, CreateCq, ResizeCq, DestroyCq,
+               CreateQp, ModifyQp, QueryQp, DestroyQp, CreateSrq, ModifySrq, QuerySrq, DestroySrq, AllocMw,
+               DeallocMw, CreateAh, DestroyAh, AttachMulticast, DetachMulticast, Inspect>
       body;
 };
 
@@ -208,6 +277,13 @@ struct CreateQpReply {
 };
 struct QueryQpReply {
   QpAttributes attributes;
+};
+struct QuerySrqReply {
+  std::uint32_t max_wr = 0, max_sge = 0, limit = 0;
+};
+struct AllocMwReply {
+  MwHandle mw;
+  proto::Rkey rkey;  // names nothing until the window is bound
 };
 // How many events were raised for the object, so that the shim can wait until all were acknowledged.
 struct EventCounts {
@@ -243,6 +319,28 @@ struct CqSnapshot {
   std::uint64_t completions = 0;
   bool overrun = false;
 };
+struct SrqSnapshot {
+  ContextId context;
+  SrqHandle handle;
+  std::uint32_t max_wr = 0, limit = 0;
+  std::uint32_t depth = 0;  // posted, not taken
+  std::uint32_t users = 0;  // QPs
+};
+struct MwSnapshot {
+  ContextId context;
+  MwHandle handle;
+  PdHandle pd;
+  MwType type = MwType::kType1;
+  proto::Rkey rkey;
+  bool is_bound = false;
+  std::uint64_t address = 0, length_bytes = 0;
+  std::uint32_t access = 0;
+};
+struct AhSnapshot {
+  ContextId context;
+  AhHandle handle;
+  AddressVector av;
+};
 struct ContextSnapshot {
   ContextId context;
   NicId nic;
@@ -260,6 +358,9 @@ struct Snapshot {
   std::vector<QpSnapshot> qps;
   std::vector<MrSnapshot> mrs;
   std::vector<CqSnapshot> cqs;
+  std::vector<SrqSnapshot> srqs;
+  std::vector<MwSnapshot> mws;
+  std::vector<AhSnapshot> ahs;
   std::vector<NeighbourSnapshot> neighbours;
 };
 
@@ -267,7 +368,7 @@ struct CommandReply {
   CommandId id{};
   std::errc error{};  // the other member is meaningful only on success
   std::variant<std::monostate, ContextId, PdHandle, RegMrReply, CqHandle, CreateQpReply, QueryQpReply,
-               EventCounts, std::unique_ptr<Snapshot>>
+               SrqHandle, QuerySrqReply, AllocMwReply, AhHandle, EventCounts, std::unique_ptr<Snapshot>>
       body;
 };
 
@@ -283,6 +384,9 @@ enum class EventKind : std::uint8_t {
   kSqDrained = 5,
   kPortActive = 9,
   kPortErr = 10,
+  kSrqErr = 14,
+  kSrqLimitReached = 15,
+  kQpLastWqeReached = 16,
   kGidChange = 18,
   kCompletion = 255,
 };
@@ -290,9 +394,9 @@ enum class EventKind : std::uint8_t {
 struct Event {
   EventKind kind = EventKind::kCompletion;
   ContextId context;
-  std::uint64_t user_handle = 0;  // of the CQ or QP; port events: the port number
+  std::uint64_t user_handle = 0;  // of the CQ, QP or SRQ; port events: the port number
   std::uint64_t channel = 0;      // kCompletion: CreateCq::channel
-  std::uint32_t object = 0;       // slot of the CQ or QP
+  std::uint32_t object = 0;       // slot of the CQ, QP or SRQ
 };
 
 }  // namespace roci::emulator

@@ -572,6 +572,7 @@ std::optional<Outcome> dispatch(Shard& shard, Context& context, CommandId id, Co
           [&](const ModifyQp& c) -> std::optional<Outcome> { return modify_qp(shard, context, id, c, now); },
           [&](const QueryQp& c) -> std::optional<Outcome> { return query_qp(context, c.qp); },
           [&](const DestroyQp& c) -> std::optional<Outcome> { return destroy_qp(shard, context, c.qp); },
+          [](const auto&) -> std::optional<Outcome> { return refuse(std::errc::operation_not_supported); },
       },
       command.body);
 }

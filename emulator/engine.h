@@ -56,6 +56,9 @@ struct DeviceLimits {
   std::uint64_t max_mr_bytes = std::uint64_t{1} << 47;
   std::uint32_t max_qp_rd_atom = 128, max_qp_init_rd_atom = 128;
   std::uint32_t max_message_bytes = 0x80000000u;
+  std::uint32_t max_srq = 8192, max_srq_wr = 16384, max_srq_sge = 32;
+  std::uint32_t max_mw = 65536, max_ah = 65536;
+  std::uint32_t max_mcast_grp = 8192, max_mcast_qp_attach = 64;  // groups; QPs of one group
 };
 
 struct EngineConfig {

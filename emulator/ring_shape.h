@@ -35,6 +35,9 @@ struct RingShape {
 [[nodiscard]] constexpr RingShape recv_ring_shape(const QpCapabilities& cap) {
   return ring_shape(cap.max_recv_wr, sizeof(RingRecvWqe) + cap.max_recv_sge * sizeof(RingSge));
 }
+[[nodiscard]] constexpr RingShape srq_ring_shape(std::uint32_t max_wr, std::uint32_t max_sge) {
+  return ring_shape(max_wr, sizeof(RingRecvWqe) + max_sge * sizeof(RingSge));
+}
 [[nodiscard]] constexpr RingShape cq_ring_shape(std::uint32_t entries) {
   return ring_shape(entries, std::size_t{1} << kLog2CqeBytes);
 }

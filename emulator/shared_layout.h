@@ -66,6 +66,21 @@ struct RingSendWqe {
       std::uint32_t rkey;
       std::uint32_t reserved;
     } atomic;
+    struct {
+      std::uint32_t remote_qpn;
+      std::uint32_t remote_qkey;
+      std::uint16_t pkey_index;
+      std::uint16_t reserved;
+      std::uint32_t ah_number;  // AhHandle + 1; the address vector behind it is not looked at
+    } ud;
+    struct {
+      std::uint64_t address;
+      std::uint64_t length_bytes;
+      std::uint32_t mr_lkey;
+      std::uint32_t mw_rkey;  // as it is now
+      std::uint32_t rkey;     // as it shall be
+      std::uint32_t access;
+    } mw;
     std::uint8_t bytes[120];
   } wr;
   std::uint32_t status;

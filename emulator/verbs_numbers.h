@@ -17,6 +17,10 @@ enum class SendOpcode : std::uint32_t {
   kRdmaRead = 4,
   kCompareSwap = 5,
   kFetchAdd = 6,
+  kLocalInvalidate = 7,
+  kBindMw = 8,
+  kSendWithInvalidate = 9,
+  kAtomicWrite = 15,
 };
 
 // RingSendWqe::send_flags.
@@ -29,6 +33,7 @@ enum class WcStatus : std::uint32_t {
   kLocalQpOperationError = 2,
   kLocalProtectionError = 4,
   kFlushError = 5,
+  kMwBindError = 6,
   kBadResponseError = 7,
   kLocalAccessError = 8,
   kRemoteInvalidRequest = 9,
@@ -45,11 +50,14 @@ enum class WcOpcode : std::uint32_t {
   kRdmaRead = 2,
   kCompareSwap = 3,
   kFetchAdd = 4,
+  kBindMw = 5,
+  kLocalInvalidate = 6,
+  kAtomicWrite = 9,
   kReceive = 128,
   kReceiveRdmaWithImmediate = 129,
 };
 
 // RingCqe::wc_flags.
-enum WcFlags : std::uint32_t { kWcWithImmediate = 2 };
+enum WcFlags : std::uint32_t { kWcGrh = 1, kWcWithImmediate = 2, kWcWithInvalidate = 8 };
 
 }  // namespace roci::emulator

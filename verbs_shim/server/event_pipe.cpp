@@ -25,7 +25,11 @@ ObjectClass class_of(EventKind kind) {
     case EventKind::kQpAccessErr:
     case EventKind::kCommEst:
     case EventKind::kSqDrained:
+    case EventKind::kQpLastWqeReached:
       return ObjectClass::kQp;
+    case EventKind::kSrqErr:
+    case EventKind::kSrqLimitReached:
+      return ObjectClass::kSrq;
     case EventKind::kPortActive:
     case EventKind::kPortErr:
     case EventKind::kGidChange:

@@ -28,7 +28,7 @@
 
 namespace roci::shim {
 
-enum class ObjectClass : std::uint8_t { kCq, kQp, kPort };
+enum class ObjectClass : std::uint8_t { kCq, kQp, kSrq, kPort };
 
 class EventPipe {
  public:

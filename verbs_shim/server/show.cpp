@@ -55,6 +55,8 @@ const char* state_text(emulator::QpState state) {
 
 const char* type_text(emulator::QpType type) {
   switch (type) {
+    case emulator::QpType::kGsi:
+      return "GSI";
     case emulator::QpType::kRc:
       return "RC";
     case emulator::QpType::kUc:
