@@ -154,6 +154,9 @@ TEST_CASE("a command that waits delays no other thread's") { check_scenario("wai
 TEST_CASE("descriptors come along with replies, and a channel is named by its inode") {
   check_scenario("receives_fds");
 }
+TEST_CASE("an address that is bad is EFAULT, not a signal, and costs nothing") {
+  check_scenario("refuses_bad_addresses");
+}
 TEST_CASE("a child of fork or vfork cannot harm its parent's context") { check_scenario("survives_fork"); }
 TEST_CASE("copies and closes of descriptors are followed, hidden ones stay out of the way") {
   check_scenario("keeps_count_of_fds");

@@ -304,6 +304,66 @@ void receives_fds() {
   MUST(fails_with(ENOMEM, command(fd, kFail, Echo{0, ENOMEM}, error)));
 }
 
+int open_fds() {
+  int count = 0;
+  for (int fd = 0; fd < 256; ++fd)
+    count += fcntl(fd, F_GETFD) >= 0 ? 1 : 0;
+  return count;
+}
+
+void refuses_bad_addresses() {
+  const int fd = must_open();
+  map_control(fd).qp_state[0] = static_cast<std::uint8_t>(QpState::kRts);
+  const std::uint32_t cq = create_cq(fd, -1).handle;
+  constexpr std::size_t kPage = 4096;
+  // A good page, one that can be read only, and one that is not there.
+  auto* const good = static_cast<std::byte*>(
+      mmap(nullptr, 3 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  MUST(good != MAP_FAILED && mprotect(good + kPage, kPage, PROT_READ) == 0);
+  std::byte* const absent = good + 2 * kPage;
+  MUST(munmap(absent, kPage) == 0);
+  struct Message {
+    ib_uverbs_cmd_hdr header;
+    std::uint64_t response;
+    std::uint64_t what;
+    std::uint64_t more;
+  } message{};
+  const auto echo_to = [&](void* response) {
+    message = {{kEcho, 6, 2}, reinterpret_cast<std::uintptr_t>(response), 42, 0};
+    return write(fd, &message, 24);
+  };
+  const int fds = open_fds();
+  for (std::byte* response :
+       {good + kPage, absent, absent - 4, good + kPage - 4, static_cast<std::byte*>(nullptr),
+        reinterpret_cast<std::byte*>(std::uintptr_t{1} << 60)}) {
+    MUST(fails_with(EFAULT, echo_to(response)));
+    ib_uverbs_create_comp_channel channel{};
+    channel.response = reinterpret_cast<std::uintptr_t>(response);
+    MUST(fails_with(EFAULT, send_command(fd, IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL, channel, 4 * 2)));
+  }
+  MUST(open_fds() == fds);
+  MUST(echo_to(good) == 24 && good[0] == std::byte{42});  // memory that is not on the stack
+
+  // A request that ends behind the end of the memory, at each of its parts; and none at all.
+  const std::vector<Message> requests = {
+      {{kEcho, 6, 2}, reinterpret_cast<std::uintptr_t>(good), 42, 0},
+      {{IB_USER_VERBS_CMD_POST_SEND, 8, 1}, reinterpret_cast<std::uintptr_t>(good), 0, 0},
+      {{IB_USER_VERBS_CMD_REQ_NOTIFY_CQ, 4, 0}, cq, 0, 0}};
+  for (const Message& request : requests) {
+    const std::size_t length = std::size_t{request.header.in_words} * 4;
+    for (std::size_t there = 0; there < length; there += 4) {
+      MUST(mprotect(good + kPage, kPage, PROT_READ | PROT_WRITE) == 0);
+      std::memcpy(absent - there, &request, there);
+      MUST(fails_with(EFAULT, write(fd, absent - there, length)));
+    }
+    MUST(fails_with(EFAULT, write(fd, nullptr, length)));
+    std::memcpy(absent - length, &request, length);
+    MUST(write(fd, absent - length, length) == static_cast<ssize_t>(length));
+  }
+  MUST(fails_with(EINVAL, write(fd, nullptr, 0)));
+  MUST(works(fd));
+}
+
 void survives_fork() {
   const int fd = must_open();
   ControlArea& control = map_control(fd);
@@ -637,6 +697,7 @@ int main(int argc, char** argv) {
       {"arms_queues", arms_queues},
       {"waits_do_not_block", waits_do_not_block},
       {"receives_fds", receives_fds},
+      {"refuses_bad_addresses", refuses_bad_addresses},
       {"survives_fork", survives_fork},
       {"keeps_count_of_fds", keeps_count_of_fds},
       {"opens_again_and_again", opens_again_and_again},

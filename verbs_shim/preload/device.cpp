@@ -7,12 +7,14 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <new>
 
 #include "verbs_shim/preload/environment.h"
 #include "verbs_shim/preload/syscalls.h"
+#include "verbs_shim/preload/user_memory.h"
 #include "verbs_shim/preload/watcher.h"
 
 namespace roci::shim {
@@ -265,25 +267,34 @@ void Device::after_fork_in_child() {
 // ---- commands ----------------------------------------------------------------------------------------
 
 ssize_t Device::write(int fd, const void* bytes, std::size_t length_bytes) {
+  const void* const frame = __builtin_frame_address(0);
   ib_uverbs_cmd_hdr header{};
-  if (length_bytes >= sizeof(header)) std::memcpy(&header, bytes, sizeof(header));
+  std::byte begin[sizeof(header) + sizeof(ib_uverbs_post_send)] = {};  // all that is looked at here
+  const bool is_readable = length_bytes >= sizeof(begin) ? copy_in(frame, begin, bytes, sizeof(begin))
+                                                         : copy_in(frame, begin, bytes, length_bytes);
+  std::memcpy(&header, begin, sizeof(header));
   int error = 0;
-  if (header.command == IB_USER_VERBS_CMD_POST_SEND &&
-      length_bytes >= sizeof(header) + sizeof(ib_uverbs_post_send) && !is_inherited_) [[likely]] {
+  if (is_readable && header.command == IB_USER_VERBS_CMD_POST_SEND && length_bytes >= sizeof(begin) &&
+      !is_inherited_) [[likely]] {
     ib_uverbs_post_send post;
-    std::memcpy(&post, static_cast<const std::byte*>(bytes) + sizeof(header), sizeof(post));
+    std::memcpy(&post, begin + sizeof(header), sizeof(post));
     error = post.wr_count == 0 ? ring_doorbell(post.qp_handle) : EINVAL;
   } else if (!is_same_file(fd)) {
     return kNotOurs;
   } else if (is_inherited_ || !is_own_process()) {
     error = EIO;
+  } else if (length_bytes < sizeof(header)) {
+    error = EINVAL;
+  } else if (!is_readable) {
+    error = EFAULT;
   } else if (header.command == IB_USER_VERBS_CMD_REQ_NOTIFY_CQ &&
              length_bytes >= sizeof(header) + sizeof(ib_uverbs_req_notify_cq)) {
     ib_uverbs_req_notify_cq notify;
-    std::memcpy(&notify, static_cast<const std::byte*>(bytes) + sizeof(header), sizeof(notify));
+    static_assert(sizeof(header) + sizeof(notify) <= sizeof(begin));
+    std::memcpy(&notify, begin + sizeof(header), sizeof(notify));
     error = arm(notify.cq_handle, notify.solicited_only != 0);
   } else {
-    error = run(fd, bytes, length_bytes);
+    error = run(fd, bytes, length_bytes, frame);
   }
   if (error != 0) return fail(error);
   return static_cast<ssize_t>(length_bytes);
@@ -324,11 +335,18 @@ int Device::arm(std::uint32_t cq, bool solicited_only) {
   return 0;
 }
 
-int Device::run(int fd, const void* bytes, std::size_t length_bytes) {
+// Request and response are copied once, each: what the other threads of the application do to them meanwhile
+// changes nothing, and an address that is bad is found before the daemon has done anything.
+int Device::run(int fd, const void* bytes, std::size_t length_bytes, const void* frame) {
+  if (length_bytes > kMaxCommandBytes) return EINVAL;
+  std::byte written[kMaxCommandBytes];
+  if (!copy_in(frame, written, bytes, length_bytes)) return EFAULT;
   UverbsCommand command;
-  if (const int error = command.parse(bytes, length_bytes); error != 0) return error;
+  if (const int error = command.parse(written, length_bytes); error != 0) return error;
+  std::byte response[kMaxCommandBytes];
+  const std::size_t capacity_bytes = std::min(command.response_capacity_bytes(), sizeof(response));
+  if (capacity_bytes != 0 && !is_writable(frame, command.response(), capacity_bytes)) return EFAULT;
   UverbsRequest request;
-  if (length_bytes > kMaxMessageBytes - sizeof(MessageHeader) - sizeof(request)) return EINVAL;
 
   if (command.is(IB_USER_VERBS_CMD_CREATE_CQ)) {
     std::uint32_t channel = 0;
@@ -345,23 +363,27 @@ int Device::run(int fd, const void* bytes, std::size_t length_bytes) {
   UverbsReply reply;
   Call call;
   call.request[0] = {&request, sizeof(request)};
-  call.request[1] = {const_cast<void*>(bytes), length_bytes};
+  call.request[1] = {written, length_bytes};
   call.head = &reply;
   call.head_bytes = sizeof(reply);
-  call.body = command.response();
-  call.body_capacity_bytes = command.response_capacity_bytes();
+  call.body = response;
+  call.body_capacity_bytes = capacity_bytes;
   running_.fetch_add(1);
-  const int error = fd_tag(fd) != kUntracked ? connection_.call(call) : EBADF;
+  int error = fd_tag(fd) != kUntracked ? connection_.call(call) : EBADF;
   if (error == 0) {
     std::size_t taken = 0;
     if (reply.fd_offset != kNoFd && call.fd_count == 1 && call.body_bytes >= sizeof(int) &&
         reply.fd_offset <= call.body_bytes - sizeof(int)) {
-      std::memcpy(command.response() + reply.fd_offset, &call.fds[0], sizeof(int));
+      std::memcpy(response + reply.fd_offset, &call.fds[0], sizeof(int));
       taken = 1;
+    }
+    remember(command, response, call.body_bytes);
+    if (call.body_bytes != 0 && !copy_out(frame, command.response(), response, call.body_bytes)) {
+      error = EFAULT;  // another thread has just unmapped it
+      taken = 0;
     }
     for (std::size_t i = taken; i < call.fd_count; ++i)
       close_quietly(call.fds[i]);
-    remember(command, command.response(), call.body_bytes);
   }
   running_.fetch_sub(1);
   return error;

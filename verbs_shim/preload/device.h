@@ -58,6 +58,7 @@ class Device {
   // write() on the uverbs fd. `fd` is what the application wrote to. Any thread, concurrently.
   // kNotOurs: the fd was closed behind our back and is another file now.
   static constexpr ssize_t kNotOurs = -2;
+  static constexpr std::size_t kMaxCommandBytes = 4096;  // and of a response; those of the ABI are shorter
   ssize_t write(int fd, const void* bytes, std::size_t length_bytes);
 
   // fds: another one names this device; one fewer does, and the last closes it. Own process only.
@@ -80,7 +81,7 @@ class Device {
   int map_control_area(int memory_fd);
   int ring_doorbell(std::uint32_t qp);
   int arm(std::uint32_t cq, bool solicited_only);
-  int run(int fd, const void* bytes, std::size_t length_bytes);
+  int run(int fd, const void* bytes, std::size_t length_bytes, const void* frame);
   void remember(const UverbsCommand& command, const std::byte* response, std::size_t response_bytes);
   void release();
   static void after_fork_in_child();
