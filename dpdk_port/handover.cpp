@@ -42,16 +42,17 @@ Handover::Handover(std::uint32_t shard, const Topology& topology, CaptureTap& ta
     : shard_(shard),
       topology_(topology),
       tap_(tap),
-      backlogs_(shard == 0 ? topology.device_nics().size() : 0) {}
+      backlogs_(shard == 0 ? topology.device_nics().size() : 0) {
+  for (auto& backlog : backlogs_)
+    backlog.reserve(port_backlog());
+}
 
 Handover::~Handover() {
   Delivery delivery;
   while (collect(&delivery, 1) != 0)
     rte_pktmbuf_free(delivery.mbuf);
-  for (const auto& backlog : backlogs_) {
-    for (std::size_t i = 0; i < backlog.count; ++i)
-      rte_pktmbuf_free(backlog.mbufs[i]);
-  }
+  for (auto& backlog : backlogs_)
+    rte_pktmbuf_free_bulk(backlog.data(), static_cast<unsigned>(backlog.size()));
 }
 
 void Handover::send(rte_mbuf* mbuf, NicId from, Time now) {
@@ -59,6 +60,7 @@ void Handover::send(rte_mbuf* mbuf, NicId from, Time now) {
     // A NIC may talk to itself; no wire brings a frame back to its sender.
     if (is_addressed_to(mbuf, topology_.mac(from))) return deliver(mbuf, from, from, now);
     if (tap_.on()) tap_.record(bytes_of(mbuf), from, kWire, fate_of(emulator::DropReason::kAccepted), now);
+    topology_.waiting(from).fetch_add(1, std::memory_order_relaxed);
     if (shard_ == 0) return put_to_port(mbuf, from, now);
     return put(0, {mbuf, from, kWire}, now);
   }
@@ -91,13 +93,24 @@ void Handover::put(std::uint32_t shard, const Delivery& delivery, Time now) {
 
 void Handover::put_to_port(rte_mbuf* mbuf, NicId nic, Time now) {
   const auto nics = topology_.device_nics();
-  Backlog& backlog =
+  auto& backlog =
       backlogs_[static_cast<std::size_t>(std::find(nics.begin(), nics.end(), nic) - nics.begin())];
-  if (backlog.count == kPortBacklog) return lose({mbuf, nic, kWire}, Fate::kQueueFull, now);
-  backlog.mbufs[backlog.count++] = mbuf;
+  if (backlog.size() == port_backlog()) return lose({mbuf, nic, kWire}, Fate::kQueueFull, now);
+  backlog.push_back(mbuf);
+}
+
+std::uint64_t Handover::blocked_nics() const {
+  std::uint64_t blocked = 0;
+  for (const NicId nic : topology_.device_nics()) {
+    if (topology_.waiting(nic).load(std::memory_order_relaxed) >= kBlockedBacklog)
+      blocked |= std::uint64_t{1} << nic.index;
+  }
+  return blocked;
 }
 
 void Handover::lose(const Delivery& delivery, Fate fate, Time now) {
+  if (delivery.to == kWire && fate == Fate::kQueueFull)
+    topology_.waiting(delivery.from).fetch_sub(1, std::memory_order_relaxed);
   // A frame for the wire was captured when it was sent.
   if (tap_.on() && (delivery.to != kWire || fate == Fate::kNobody))
     tap_.record(bytes_of(delivery.mbuf), delivery.from, delivery.to, fate, now);
@@ -120,16 +133,13 @@ std::size_t Handover::receive_from_ports(Time now) {
 
 std::size_t Handover::send_to_ports() {
   std::size_t total = 0;
-  blocked_ = 0;
   for (std::size_t i = 0; i < backlogs_.size(); ++i) {
-    Backlog& backlog = backlogs_[i];
-    if (backlog.count == 0) continue;
+    auto& backlog = backlogs_[i];
+    if (backlog.empty()) continue;
     const NicId nic = topology_.device_nics()[i];
-    const std::size_t sent = topology_.port(nic)->send(backlog.mbufs.data(), backlog.count);
-    std::move(backlog.mbufs.begin() + static_cast<std::ptrdiff_t>(sent),
-              backlog.mbufs.begin() + static_cast<std::ptrdiff_t>(backlog.count), backlog.mbufs.begin());
-    backlog.count -= sent;
-    if (backlog.count >= kBlockedBacklog) blocked_ |= std::uint64_t{1} << nic.index;
+    const std::size_t sent = topology_.port(nic)->send(backlog.data(), backlog.size());
+    backlog.erase(backlog.begin(), backlog.begin() + static_cast<std::ptrdiff_t>(sent));
+    topology_.waiting(nic).fetch_sub(static_cast<std::uint32_t>(sent), std::memory_order_relaxed);
     total += sent;
   }
   return total;
@@ -161,8 +171,7 @@ bool Handover::input_is_empty() const {
   for (std::uint32_t from = 0; from < topology_.shard_count(); ++from) {
     if (from != shard_ && !topology_.ring(from, shard_).empty()) return false;
   }
-  return std::all_of(backlogs_.begin(), backlogs_.end(),
-                     [](const Backlog& backlog) { return backlog.count == 0; });
+  return std::all_of(backlogs_.begin(), backlogs_.end(), [](const auto& backlog) { return backlog.empty(); });
 }
 
 MbufSink::~MbufSink() { rte_pktmbuf_free_bulk(mbufs_.data(), static_cast<unsigned>(held_)); }

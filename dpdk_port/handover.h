@@ -2,9 +2,9 @@
 //
 // A frame sent on the fabric becomes input of its receivers' engines in a later pass; broadcast copies share
 // one mbuf by reference count, so nobody writes to a frame once it was sent. Between shards frames go over
-// SPSC rings; device ports belong to shard 0. Nothing here allocates or waits: what finds no room is freed,
-// counted and captured. Thread rule: Topology is const after set-up but for the rings in it; a Handover is
-// its shard's thread's.
+// SPSC rings; device ports belong to shard 0, and each shard sees how far they are behind. Nothing here
+// allocates or waits: what finds no room is freed, counted and captured. Thread rule: Topology is const after
+// set-up but for the rings and counts in it; a Handover is its shard's thread's.
 #pragma once
 
 #include <array>
@@ -49,6 +49,8 @@ class Topology {
   [[nodiscard]] SpscRing<Delivery>& ring(std::uint32_t from, std::uint32_t to) const {
     return *rings_[from * shard_count_ + to];
   }
+  // Frames of all shards that the port of `nic` has not taken yet, in whatever queue. Any thread.
+  [[nodiscard]] std::atomic<std::uint32_t>& waiting(emulator::NicId nic) const { return waiting_[nic.index]; }
 
  private:
   const std::uint32_t shard_count_;
@@ -57,13 +59,14 @@ class Topology {
   std::array<proto::Mac, emulator::kMaxNics> macs_{};
   std::vector<emulator::NicId> device_nics_;
   std::vector<std::unique_ptr<SpscRing<Delivery>>> rings_;
+  mutable std::array<std::atomic<std::uint32_t>, emulator::kMaxNics> waiting_{};
 };
 
 class Handover {
  public:
   static constexpr std::size_t kInputSlots = 4096;    // frames for this shard's engine
-  static constexpr std::size_t kPortBacklog = 256;    // frames a device did not take yet, per port
-  static constexpr std::size_t kBlockedBacklog = 64;  // from here on the NIC is to send nothing more
+  static constexpr std::size_t kBlockedBacklog = 64;  // frames; from here on the NIC is to send nothing more
+  static constexpr std::size_t kMaxBurst = 64;        // frames a NIC may send after it looked
 
   // All outlive it.
   Handover(std::uint32_t shard, const Topology& topology, CaptureTap& tap);
@@ -83,17 +86,17 @@ class Handover {
   // Nothing for this shard waits in a ring.
   [[nodiscard]] bool input_is_empty() const;
   // Bit n: the port of NIC n is behind.
-  [[nodiscard]] std::uint64_t blocked_nics() const { return blocked_; }
+  [[nodiscard]] std::uint64_t blocked_nics() const;
+  // Frames for one port for which there is room: what all shards can send before each sees that it is
+  // blocked.
+  [[nodiscard]] std::size_t port_backlog() const {
+    return kBlockedBacklog + topology_.shard_count() * kMaxBurst;
+  }
   // Bit n: shard n was given frames since the last call, and may have to be woken.
   [[nodiscard]] std::uint32_t take_touched_shards() { return std::exchange(touched_, 0); }
   [[nodiscard]] std::uint64_t lost() const { return lost_.load(std::memory_order_relaxed); }  // any thread
 
  private:
-  struct Backlog {
-    std::array<rte_mbuf*, kPortBacklog> mbufs{};
-    std::size_t count = 0;
-  };
-
   void deliver(rte_mbuf* mbuf, emulator::NicId from, emulator::NicId to, emulator::Time now);
   void put(std::uint32_t shard, const Delivery& delivery, emulator::Time now);
   void put_to_port(rte_mbuf* mbuf, emulator::NicId nic, emulator::Time now);
@@ -104,8 +107,7 @@ class Handover {
   CaptureTap& tap_;
   std::array<Delivery, kInputSlots> input_;  // ring of this shard's own
   std::size_t input_head_ = 0, input_tail_ = 0;
-  std::vector<Backlog> backlogs_;  // shard 0: in the order of device_nics()
-  std::uint64_t blocked_ = 0;
+  std::vector<std::vector<rte_mbuf*>> backlogs_;  // shard 0: in the order of device_nics()
   std::uint32_t touched_ = 0;
   std::atomic<std::uint64_t> lost_{0};
 };
@@ -113,7 +115,7 @@ class Handover {
 // Lends mbufs to the engine to send in, and sends them. A shard's thread.
 class MbufSink final : public emulator::TxSink {
  public:
-  static constexpr std::size_t kMaxBurst = 64;
+  static constexpr std::size_t kMaxBurst = Handover::kMaxBurst;
 
   MbufSink(rte_mempool* pool, Handover& handover) : pool_(pool), handover_(handover) {}
   ~MbufSink() override;

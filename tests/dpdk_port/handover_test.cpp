@@ -157,9 +157,40 @@ TEST_CASE("a port that takes nothing costs frames, not the daemon") {
   {
     Bench bench(1);
     bench.port.room = 0;
-    for (std::size_t i = 0; i < Handover::kPortBacklog + 5; ++i)
+    for (std::size_t i = 0; i < bench[0].port_backlog() + 5; ++i)
       bench[0].send(frame_to(mac(9)), kNic2, Time{});
     CHECK(bench[0].lost() == 5);
+  }
+  check_all_home();
+}
+
+TEST_CASE("every shard sees a port that is behind, before a frame is lost") {
+  {
+    Bench bench(2);
+    bench.port.room = 0;
+    std::size_t sent = 0;
+    const auto send_burst = [&](std::uint32_t shard) {
+      for (std::size_t i = 0; i < Handover::kMaxBurst; ++i, ++sent)
+        bench[shard].send(frame_to(mac(9)), kNic2, Time{});
+    };
+    CHECK(bench[1].blocked_nics() == 0U);
+    send_burst(1);  // still in the ring: shard 0 has not come round to it
+    CHECK(bench[1].blocked_nics() == 4U);
+    CHECK(bench[0].blocked_nics() == 4U);
+    send_burst(1);  // as if it had looked just before
+    send_burst(0);
+    CHECK(bench.collect(0).empty());
+    CHECK(bench[0].send_to_ports() == 0);
+    CHECK(bench[1].blocked_nics() == 4U);
+    bench.port.room = sent - Handover::kBlockedBacklog + 1;
+    bench.collect(0);
+    bench.collect(0);
+    CHECK(bench[0].send_to_ports() == sent - Handover::kBlockedBacklog + 1);
+    CHECK(bench[1].blocked_nics() == 0U);
+    bench.port.room = 1000;
+    CHECK(bench[0].send_to_ports() == Handover::kBlockedBacklog - 1);
+    CHECK(bench.port.sent.size() == sent);
+    CHECK(bench[0].lost() + bench[1].lost() == 0);
   }
   check_all_home();
 }
