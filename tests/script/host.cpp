@@ -1,0 +1,139 @@
+#include "tests/script/host.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "proto/parse_error.h"
+#include "proto/text.h"
+
+namespace roci::scripts {
+
+using namespace emulator;
+
+namespace {
+
+constexpr std::size_t kFrameBytes = 9216;
+constexpr std::size_t kMaxPasses = 100'000;
+
+proto::Gid gid(bool ipv6, std::uint8_t last) {
+  proto::Gid gid = proto::Gid::from_ipv4(0x0A000000);
+  if (ipv6) gid.bytes = {0xFD};
+  gid.bytes[15] = last;
+  return gid;
+}
+
+}  // namespace
+
+class Host::Sink final : public TxSink {
+ public:
+  explicit Sink(Host& host) : host_(host), storage_(64 * kFrameBytes), frames_(64) {}
+
+  std::span<TxFrame> reserve(std::size_t max) override {
+    const std::size_t count = std::min(max, frames_.size());
+    for (std::size_t i = 0; i < count; ++i)
+      frames_[i] = {storage_.data() + i * kFrameBytes, kFrameBytes, 0, {}};
+    return std::span{frames_}.first(count);
+  }
+  void commit(std::size_t count) override {
+    for (std::size_t i = 0; i < count; ++i) {
+      SentPacket& sent = host_.packets.emplace_back();
+      sent.at = host_.now_;
+      sent.frame.assign(frames_[i].data, frames_[i].data + frames_[i].length_bytes);
+      const proto::Dissection dissection = proto::dissect(sent.frame, proto::LinkType::kEthernet);
+      sent.packet = dissection.packet;
+      sent.is_roce = !proto::is_other_traffic(dissection.error);
+      if (!sent.is_roce) continue;
+      // Whatever the script is about, what goes out is sound.
+      if (dissection.error != proto::ParseError::kNone || !proto::icrc_matches(sent.packet)) {
+        host_.unsound = "the engine sent an unsound packet: " + proto::to_text(sent.packet);
+      }
+    }
+  }
+  std::uint64_t blocked_nics() const override { return 0; }
+
+ private:
+  Host& host_;
+  std::vector<std::byte> storage_;
+  std::vector<TxFrame> frames_;
+};
+
+Host::Host(const HostOptions& options) : options_(options) {
+  EngineConfig config;
+  config.window_packets = options.window_packets;
+  config.transmit_burst = options.transmit_burst;
+  config.daemon_gap = options.daemon_gap;
+  NicConfig nic;
+  nic.name = "rxe0";
+  nic.mac = kOwnMac;
+  nic.addresses = {{gid(false, 1), 24}, {gid(true, 1), 64}};
+  nic.mtu_bytes = options.mtu_bytes;
+  if (options.knows_peer) nic.neighbours = {{gid(false, 2), kPeerMac}, {gid(true, 2), kPeerMac}};
+  config.nics.push_back(nic);
+  engine_ = std::make_unique<Engine>(config, memory_);
+  sink_ = std::make_unique<Sink>(*this);
+}
+
+Host::~Host() = default;
+
+proto::Gid Host::own_gid() const { return gid(options_.ipv6, 1); }
+proto::Gid Host::peer_gid() const { return gid(options_.ipv6, 2); }
+
+std::vector<DropReason> Host::receive(const std::vector<Bytes>& frames) {
+  std::vector<Frame> lent;
+  for (const Bytes& one : frames)
+    lent.push_back({one, {0}});
+  engine_->on_frames(lent, now_);
+  const auto verdicts = engine_->verdicts();
+  std::vector<DropReason> kept(verdicts.begin(), verdicts.end());
+  pass();
+  return kept;
+}
+
+std::optional<CommandReply> Host::submit(CommandId id, Command command) {
+  engine_->submit(id, std::move(command), now_);
+  pass();
+  return reply(id);
+}
+
+std::optional<CommandReply> Host::reply(CommandId id) {
+  const auto found =
+      std::find_if(replies_.begin(), replies_.end(), [&](const CommandReply& one) { return one.id == id; });
+  if (found == replies_.end()) return std::nullopt;
+  CommandReply reply = std::move(*found);
+  replies_.erase(found);
+  return reply;
+}
+
+void Host::set_link(bool up) {
+  engine_->on_link({0}, up, now_);
+  pass();
+}
+
+void Host::pass() {
+  engine_->on_doorbells(now_);
+  engine_->on_timers(now_);
+  for (std::size_t i = 0; i < kMaxPasses && engine_->transmit(*sink_, now_) != 0; ++i)
+    continue;
+  CommandReply replies[8];
+  for (std::size_t got = 0; (got = engine_->drain_replies(replies)) != 0;) {
+    for (std::size_t i = 0; i < got; ++i)
+      replies_.push_back(std::move(replies[i]));
+  }
+  Event drained[8];
+  for (std::size_t got = 0; (got = engine_->drain_events(drained)) != 0;) {
+    for (std::size_t i = 0; i < got; ++i)
+      events.push_back({now_, drained[i]});
+  }
+  after_pass_();
+}
+
+void Host::advance(Time end, const std::function<bool()>& stop) {
+  while (now_ < end && !stop()) {
+    // A poll loop would call far more often; once a gap is enough for the engine to see that the daemon runs.
+    now_ =
+        std::min({end, now_ + options_.daemon_gap, std::max(engine_->next_deadline(), now_ + Duration(1))});
+    pass();
+  }
+}
+
+}  // namespace roci::scripts
