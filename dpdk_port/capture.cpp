@@ -60,7 +60,7 @@ shim::UniqueFd without_blocking(int given) {
 
 // One pcapng file being written.
 struct CaptureHub::File {
-  static constexpr std::size_t kBufferBytes = 256 * 1024;  // stays in the cache on its way to write()
+  static constexpr std::size_t kBufferBytes = std::size_t{256} * 1024;  // stays in the cache on its way to write()
 
   // Bit n: NIC n.
   [[nodiscard]] bool has(emulator::NicId nic) const { return nic != kWire && ((nics >> nic.index) & 1) != 0; }

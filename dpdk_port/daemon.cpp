@@ -38,16 +38,6 @@ constexpr int kBadConfiguration = 2, kCannotRun = 1;
 
 NicId nic_id(std::size_t index) { return NicId{static_cast<std::uint8_t>(index)}; }
 
-// EAL from construction to destruction, behind everything that uses its memory.
-struct Eal {
-  explicit Eal(std::vector<std::string> arguments) {
-    if (auto error = start_eal(std::move(arguments)); !error.empty()) throw StartError(kCannotRun, error);
-  }
-  ~Eal() { stop_eal(); }
-  Eal(const Eal&) = delete;
-  Eal& operator=(const Eal&) = delete;
-};
-
 std::vector<ResolvedNic> resolve_or_throw(const std::vector<NicSpec>& specs) {
   auto nics = resolve(specs);
   if (!nics) throw StartError(kBadConfiguration, nics.error());
@@ -89,6 +79,16 @@ void make_default_directory(const std::string& socket_path) {
 }
 
 }  // namespace
+
+// EAL from construction to destruction, behind everything that uses its memory.
+struct Eal {
+  explicit Eal(std::vector<std::string> arguments) {
+    if (auto error = start_eal(std::move(arguments)); !error.empty()) throw StartError(kCannotRun, error);
+  }
+  ~Eal() { stop_eal(); }
+  Eal(const Eal&) = delete;
+  Eal& operator=(const Eal&) = delete;
+};
 
 struct Daemon::Impl {
   explicit Impl(const DaemonConfig& config);

@@ -86,6 +86,7 @@ std::string start_eal(std::vector<std::string> arguments) {
   const bool chatty = spdlog::should_log(spdlog::level::debug);
   rte_log_set_global_level(chatty ? RTE_LOG_INFO : RTE_LOG_ERR);
   std::vector<char*> argv;
+  argv.reserve(arguments.size());
   for (auto& argument : arguments)
     argv.push_back(argument.data());
   spdlog::debug("EAL arguments: {}", fmt::join(arguments, " "));

@@ -13,7 +13,7 @@ rte_mempool* make_pool(const std::string& name, std::uint32_t mbufs, std::uint32
 std::size_t pool_bytes(std::uint32_t mbufs, std::uint32_t data_bytes) {
   // An object: its header, the mbuf, the data, and padding to spread objects over memory channels and pages.
   const std::size_t object = sizeof(rte_mempool_objhdr) + sizeof(rte_mbuf) + RTE_PKTMBUF_HEADROOM +
-                             data_bytes + 4 * RTE_CACHE_LINE_SIZE;
+                             data_bytes + std::size_t{4} * RTE_CACHE_LINE_SIZE;
   const std::size_t ring = 16 * sizeof(void*);  // a pointer, rounded up to a power of two, with room to spare
   const std::size_t caches = RTE_MAX_LCORE * sizeof(rte_mempool_cache);
   return mbufs * (object + object / 8 + ring) + caches;

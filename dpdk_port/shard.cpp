@@ -10,8 +10,9 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstdio>
+#include <charconv>
 #include <cstdlib>
+#include <string_view>
 #include <system_error>
 
 #include <rte_lcore.h>
@@ -304,9 +305,13 @@ LoadSample Shard::measure_load() {
   sample.allowed_cpus = sched_getaffinity(0, sizeof allowed, &allowed) == 0
                             ? static_cast<std::uint32_t>(CPU_COUNT(&allowed))
                             : 1;
-  char text[128] = {};  // "0.15 0.23 0.14 RUNNABLE/ALL LAST_PID"
-  if (pread(loadavg_fd_.get(), text, sizeof text - 1, 0) > 0)
-    (void)std::sscanf(text, "%*f %*f %*f %u/", &sample.runnable_threads);
+  char buffer[128];  // "0.15 0.23 0.14 RUNNABLE/ALL LAST_PID"
+  const ssize_t bytes = pread(loadavg_fd_.get(), buffer, sizeof buffer, 0);
+  const std::string_view text(buffer, bytes > 0 ? static_cast<std::size_t>(bytes) : 0);
+  if (const auto end = text.find('/'); end != std::string_view::npos) {
+    const auto begin = text.rfind(' ', end) + 1;
+    (void)std::from_chars(text.data() + begin, text.data() + end, sample.runnable_threads);
+  }
   rusage usage{};
   if (getrusage(RUSAGE_THREAD, &usage) == 0)
     sample.involuntary_switches = static_cast<std::uint64_t>(usage.ru_nivcsw);
@@ -326,7 +331,7 @@ void Shard::wake_if_asleep() {
 bool Shard::submit(emulator::CommandId id, emulator::Command&& command) {
   PendingCommand pending{id, std::move(command)};
   if (!commands_.push(std::move(pending))) {
-    command = std::move(pending.command);
+    command = std::move(pending.command);  // NOLINT(bugprone-use-after-move): a full ring moves nothing
     return false;
   }
   wake_if_asleep();

@@ -15,7 +15,6 @@ using sim::Random;
 
 namespace {
 
-constexpr std::uint32_t kMtu = 256;
 constexpr std::size_t kQps = 3;
 constexpr std::uint64_t kCounters = 0x9000;  // cells for atomics, in the shared region
 

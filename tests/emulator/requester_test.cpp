@@ -19,8 +19,6 @@ using std::chrono::seconds;
 
 namespace {
 
-constexpr std::uint32_t kMtu = 256;
-
 sim::SendWr send(const Connection& qp, std::uint64_t id, std::uint32_t bytes,
                  std::uint32_t flags = sim::kSignaled) {
   sim::SendWr wr;
@@ -53,10 +51,6 @@ Bytes fill(Bench& bench, const Connection& qp, std::size_t bytes) {
 Bytes part(const Bytes& data, std::size_t from, std::size_t to) {
   return Bytes(data.begin() + static_cast<std::ptrdiff_t>(from),
                data.begin() + static_cast<std::ptrdiff_t>(to));
-}
-bool holds(Bench& bench, const Connection& qp, std::uint64_t offset, const Bytes& wanted) {
-  const auto got = bench.client().bytes(qp.mr, offset, wanted.size());
-  return std::equal(wanted.begin(), wanted.end(), got.begin());
 }
 
 }  // namespace

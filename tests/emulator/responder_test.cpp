@@ -14,8 +14,6 @@ using emulator::QpState;
 
 namespace {
 
-constexpr std::uint32_t kMtu = 256;  // of a ConnectionOptions left alone
-
 std::uint64_t word(Bench& bench, const Connection& one, std::uint64_t offset) {
   std::uint64_t value = 0;
   std::memcpy(&value, bench.client().bytes(one.mr, offset, 8).data(), 8);
@@ -23,10 +21,6 @@ std::uint64_t word(Bench& bench, const Connection& one, std::uint64_t offset) {
 }
 void set_word(Bench& bench, const Connection& one, std::uint64_t offset, std::uint64_t value) {
   std::memcpy(bench.client().bytes(one.mr, offset, 8).data(), &value, 8);
-}
-bool holds(Bench& bench, const Connection& one, std::uint64_t offset, const Bytes& wanted) {
-  const auto got = bench.client().bytes(one.mr, offset, wanted.size());
-  return std::equal(wanted.begin(), wanted.end(), got.begin());
 }
 void expect_no_write(Bench& bench, const Connection& one) { CHECK(holds(bench, one, 0, Bytes(0x10000))); }
 

@@ -354,4 +354,9 @@ bool Bench::advance_until_sent(Duration limit) {
   return !sent_.empty();
 }
 
+bool holds(Bench& bench, const Connection& connection, std::uint64_t offset, const Bytes& wanted) {
+  const auto got = bench.client().bytes(connection.mr, offset, wanted.size());
+  return std::equal(wanted.begin(), wanted.end(), got.begin());
+}
+
 }  // namespace roci::script

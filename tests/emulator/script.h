@@ -100,6 +100,8 @@ struct Connection {
   void recv(std::uint64_t wr_id, std::uint32_t bytes = 4096, std::uint64_t offset = 0x8000);
 };
 
+constexpr std::uint32_t kMtu = 256;  // bytes, of a ConnectionOptions left alone
+
 struct ConnectionOptions {
   std::uint32_t peer_qpn = kPeerQpn;
   std::uint32_t our_psn = kOurPsn, peer_psn = kPeerPsn;
@@ -185,5 +187,9 @@ class Bench {
   emulator::DropReason last_verdict_ = emulator::DropReason::kAccepted;
   std::uint64_t next_command_ = 1;
 };
+
+// Whether the connection's region holds these bytes at the offset.
+[[nodiscard]] bool holds(Bench& bench, const Connection& connection, std::uint64_t offset,
+                         const Bytes& wanted);
 
 }  // namespace roci::script

@@ -29,9 +29,10 @@ struct Party {
   std::vector<Mr> regions;
 };
 
-class Program {
+class ChurnProgram {
  public:
-  explicit Program(const ChurnProgramOptions& options) : options_(options), random_(options.seed * 2 + 1) {}
+  explicit ChurnProgram(const ChurnProgramOptions& options)
+      : options_(options), random_(options.seed * 2 + 1) {}
 
   ProgramResult run() {
     WorldConfig config;
@@ -312,6 +313,6 @@ class Program {
 
 }  // namespace
 
-ProgramResult run_churn_program(const ChurnProgramOptions& options) { return Program(options).run(); }
+ProgramResult run_churn_program(const ChurnProgramOptions& options) { return ChurnProgram(options).run(); }
 
 }  // namespace roci::sim

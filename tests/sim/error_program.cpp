@@ -15,7 +15,7 @@ using std::chrono::seconds;
 namespace {
 
 constexpr std::uint32_t kBytes = 20'000;  // of each region
-constexpr std::uint32_t kQueue = 32;
+constexpr std::uint32_t kQueueEntries = 32;
 
 // What becomes of the responder's oldest receive.
 enum class Recv { kFlushed, kLocalLength, kLocalProtection, kErrorOrFlushed };
@@ -87,9 +87,10 @@ struct Side {
   Mr local, target, small;  // `small`: what a bystander writes to
 };
 
-class Program {
+class ErrorProgram {
  public:
-  explicit Program(const ErrorProgramOptions& options) : options_(options), random_(options.seed * 2 + 1) {}
+  explicit ErrorProgram(const ErrorProgramOptions& options)
+      : options_(options), random_(options.seed * 2 + 1) {}
 
   ProgramResult run() {
     WorldConfig config;
@@ -137,7 +138,7 @@ class Program {
       side.client = &world_->add_client(host, static_cast<unsigned>(random_.index(options_.shards)));
       side.cq = side.client->create_cq(256);
       QpOptions options;
-      options.capabilities = {kQueue, kQueue, 4, 4, 64};
+      options.capabilities = {kQueueEntries, kQueueEntries, 4, 4, 64};
       side.qp = side.client->create_qp(*side.cq, *side.cq, options);
       side.bystander = side.client->create_qp(*side.cq, *side.cq, options);
       side.local =
@@ -311,7 +312,7 @@ class Program {
     for (std::uint32_t i = 0; i < behind; ++i)
       self.qp->post_send(good(before + 1 + i));
     // The bystander works through all of this.
-    const std::uint32_t many = kind_ == kPeerClosed ? 0 : random_.between32(5, kQueue - 2);
+    const std::uint32_t many = kind_ == kPeerClosed ? 0 : random_.between32(5, kQueueEntries - 2);
     const Mr beside_source = self.client->new_mr(kBytes),
              beside_target =
                  peer.client == nullptr || kind_ == kPeerClosed ? Mr{} : peer.client->new_mr(kBytes);
@@ -425,6 +426,6 @@ class Program {
 
 }  // namespace
 
-ProgramResult run_error_program(const ErrorProgramOptions& options) { return Program(options).run(); }
+ProgramResult run_error_program(const ErrorProgramOptions& options) { return ErrorProgram(options).run(); }
 
 }  // namespace roci::sim

@@ -23,7 +23,7 @@ using Kind = MemoryOp::Kind;
 using Result = MemoryOp::Result;
 
 constexpr std::size_t kPage = ChildProcess::kPage;
-constexpr std::size_t kRoom = 4352;     // distance of packet buffers in a pool
+constexpr std::size_t kSpacing = 4352;  // distance of packet buffers in a pool
 constexpr std::size_t kEach = 256;      // distance of short pieces
 constexpr std::size_t kLongest = 6000;  // random pieces
 
@@ -99,7 +99,7 @@ class Model {
 TEST_CASE("contiguous packets of a message are one call and two remote pieces") {
   const ChildProcess child(std::string(40, 'w'));
   Fixture f;
-  std::vector<std::byte> frames(32 * kRoom, std::byte{0x5A});
+  std::vector<std::byte> frames(32 * kSpacing, std::byte{0x5A});
   std::vector<MemoryOp> ops;
   for (std::size_t i = 0; i < 32; ++i)
     ops.push_back(op(Kind::kWrite, f.space(child), child.address(64 + i * 4096), &frames[i * 4352], 4096));

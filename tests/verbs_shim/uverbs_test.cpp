@@ -12,7 +12,7 @@
 namespace roci::shim {
 namespace {
 
-constexpr std::size_t kPage = 4096;
+constexpr std::size_t kPageBytes = 4096;
 
 template <class Response>
 constexpr std::size_t kRoom = sizeof(Response);
@@ -251,21 +251,22 @@ TEST_CASE("memory regions") {
   ServerFixture f;
   Verbs v(f);
   const std::uint32_t pd = v.pd();
-  void* const base = ::mmap(nullptr, 16 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const base =
+      ::mmap(nullptr, 16 * kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   const auto at = reinterpret_cast<std::uintptr_t>(base);
-  REQUIRE(::munmap(static_cast<std::byte*>(base) + 8 * kPage, 4096) == 0);
-  REQUIRE(::mprotect(static_cast<std::byte*>(base) + 12 * kPage, 4096, PROT_READ) == 0);
+  REQUIRE(::munmap(static_cast<std::byte*>(base) + 8 * kPageBytes, 4096) == 0);
+  REQUIRE(::mprotect(static_cast<std::byte*>(base) + 12 * kPageBytes, 4096, PROT_READ) == 0);
 
-  const TestReply ok = v.reg_mr(pd, at + 5, 8 * kPage - 5, 0xF, at + 5);
+  const TestReply ok = v.reg_mr(pd, at + 5, 8 * kPageBytes - 5, 0xF, at + 5);
   REQUIRE(ok.error == 0);
   CHECK(ok.response<ib_uverbs_reg_mr_resp>().lkey != 0);
-  CHECK(v.reg_mr(pd, at, 9 * kPage, 1, at).error == EFAULT);                  // ends in the hole
-  CHECK(v.reg_mr(pd, at, 12 * kPage, 1, at).error == EFAULT);                 // spans it
-  CHECK(v.reg_mr(pd, at + 8 * kPage, 1, 0, at + 8 * kPage).error == EFAULT);  // lies in it
-  CHECK(v.reg_mr(pd, at + 9 * kPage, 7 * kPage, 0, at).error == 0);           // reading read-only pages
-  CHECK(v.reg_mr(pd, at + 9 * kPage, 7 * kPage, 1, at).error == EFAULT);      // writing them
-  CHECK(v.reg_mr(pd, at, 4096, 1, 0x10000).error == 0);                       // under another name
-  CHECK(v.reg_mr(pd, at, 4096, 1, 0x10001).error == EINVAL);                  // of another page offset
+  CHECK(v.reg_mr(pd, at, 9 * kPageBytes, 1, at).error == EFAULT);                       // ends in the hole
+  CHECK(v.reg_mr(pd, at, 12 * kPageBytes, 1, at).error == EFAULT);                      // spans it
+  CHECK(v.reg_mr(pd, at + 8 * kPageBytes, 1, 0, at + 8 * kPageBytes).error == EFAULT);  // lies in it
+  CHECK(v.reg_mr(pd, at + 9 * kPageBytes, 7 * kPageBytes, 0, at).error == 0);       // reading read-only pages
+  CHECK(v.reg_mr(pd, at + 9 * kPageBytes, 7 * kPageBytes, 1, at).error == EFAULT);  // writing them
+  CHECK(v.reg_mr(pd, at, 4096, 1, 0x10000).error == 0);                             // under another name
+  CHECK(v.reg_mr(pd, at, 4096, 1, 0x10001).error == EINVAL);                        // of another page offset
   CHECK(v.reg_mr(pd, at, 0, 1, at).error == EINVAL);
   CHECK(v.reg_mr(pd, ~std::uint64_t{4095}, 8192, 1, 0).error == EINVAL);
   CHECK(v.reg_mr(pd, at, 4096, emulator::kAccessRemoteWrite, at).error == EINVAL);
@@ -278,7 +279,7 @@ TEST_CASE("memory regions") {
   const ib_uverbs_dereg_mr dereg{ok.response<ib_uverbs_reg_mr_resp>().mr_handle};
   CHECK(v.run(IB_USER_VERBS_CMD_DEREG_MR, dereg, 0).error == 0);
   CHECK(v.run(IB_USER_VERBS_CMD_DEREG_MR, dereg, 0).error == EINVAL);
-  ::munmap(base, 16 * kPage);
+  ::munmap(base, 16 * kPageBytes);
 }
 
 TEST_CASE("a CQ's ring lies where the response says") {

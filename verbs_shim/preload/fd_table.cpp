@@ -11,7 +11,7 @@ constinit std::atomic<FdTag> fd_tags[kTrackedFds] = {};
 
 namespace {
 
-std::atomic<int> highest{-1};
+std::atomic<int> highest_fd{-1};
 std::atomic<int> process_id{0};
 
 // Hidden descriptors start here, or at three quarters of a lower limit. Not much higher, since the kernel's
@@ -22,8 +22,8 @@ constexpr int kHiddenFdStart = 960;
 
 bool set_fd_tag(int fd, FdTag tag) {
   if (static_cast<unsigned>(fd) >= kTrackedFds) return false;
-  int seen = highest.load();
-  while (seen < fd && !highest.compare_exchange_weak(seen, fd)) {
+  int seen = highest_fd.load();
+  while (seen < fd && !highest_fd.compare_exchange_weak(seen, fd)) {
   }
   fd_tags[fd].store(tag);
   return true;
@@ -34,7 +34,7 @@ FdTag clear_fd_tag(int fd) {
   return fd_tags[fd].exchange(kUntracked);
 }
 
-int highest_tracked_fd() { return highest.load(std::memory_order_relaxed); }
+int highest_tracked_fd() { return highest_fd.load(std::memory_order_relaxed); }
 
 int hide_fd(int fd) {
   int start = kHiddenFdStart;

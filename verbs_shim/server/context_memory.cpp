@@ -13,8 +13,6 @@ namespace {
 constexpr std::size_t kPageBytes = 4096;
 constexpr unsigned kNoExecSeal = 0x0008U;  // MFD_NOEXEC_SEAL, Linux 6.3
 
-std::errc last_error() { return static_cast<std::errc>(errno); }
-
 }  // namespace
 
 proto::Result<std::unique_ptr<ContextMemory>, std::errc> ContextMemory::create() {

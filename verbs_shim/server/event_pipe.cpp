@@ -13,8 +13,6 @@ namespace {
 
 using emulator::EventKind;
 
-std::errc last_error() { return static_cast<std::errc>(errno); }
-
 ObjectClass class_of(EventKind kind) {
   switch (kind) {
     case EventKind::kCqErr:

@@ -1,4 +1,4 @@
-// A file descriptor with one owner, closed at the end of its life.
+// A file descriptor with one owner, closed at the end of its life; and why a call that makes one failed.
 //
 // Any thread, one at a time.
 #pragma once
@@ -6,9 +6,13 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <system_error>
 #include <utility>
 
 namespace roci::shim {
+
+[[nodiscard]] inline std::errc last_error() { return static_cast<std::errc>(errno); }
 
 class UniqueFd {
  public:
