@@ -203,8 +203,9 @@ def cpu_seconds(pid):
 class World:
     """One case's surroundings: a user, a folder, a runtime folder in which a private daemon lives."""
 
-    def __init__(self, product, user, name, base, slow=1.0):
+    def __init__(self, product, user, name, base, slow=1.0, kills=0):
         self.product = product
+        self.kills = kills  # how many cases_kills.py does
         self.user = user
         self.slow = slow  # factor on time limits: sanitizers cost time
         self.is_root = os.geteuid() == 0
@@ -237,6 +238,12 @@ class World:
         process = Process(self, name, command, {**(env or self.env), **more_env}, self.folder)
         self.started.append(process)
         return process
+
+    def forget_ended(self):
+        """For cases that start a great many: what has ended need not be ended, and its output is not kept."""
+        for process in [one for one in self.started if one.popen.poll() is not None]:
+            self.started.remove(process)
+            process.log.unlink(missing_ok=True)
 
     def run(self, name, command, seconds=20, **options):
         """Run to the end; Failure unless it succeeds. Returns its output."""

@@ -27,6 +27,7 @@ import time
 import harness
 import cases_applications  # noqa: F401  each module registers its cases
 import cases_daemon        # noqa: F401
+import cases_kills         # noqa: F401
 import cases_wire          # noqa: F401
 
 
@@ -42,10 +43,10 @@ def on_term(_signal, _frame):
     raise KeyboardInterrupt  # so that the case's processes are ended, too
 
 
-def run_case(case, user, product, base, slow, keep):
+def run_case(case, user, product, base, slow, keep, kills):
     """Returns (status, reason, seconds)."""
     begin = time.monotonic()
-    world = harness.World(product, user, f"{user}-{case.name}", base, slow)
+    world = harness.World(product, user, f"{user}-{case.name}", base, slow, kills)
     status, reason = "pass", ""
     signal.alarm(int(case.limit * slow) + 1)
     try:
@@ -82,6 +83,7 @@ def main():
     parser.add_argument("--list", action="store_true", help="print the names of the cases and their tags")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the results there")
     parser.add_argument("--slow", type=float, default=1.0, metavar="FACTOR", help="multiply every time limit")
+    parser.add_argument("--kills", type=int, default=40, metavar="N", help="applications that killed/at-random-moments kills (40)")
     parser.add_argument("--keep", action="store_true", help="keep the folders of cases that passed, too")
     options = parser.parse_args()
 
@@ -116,7 +118,7 @@ def main():
             status, reason, seconds = "skip", "the runner is not root", 0.0
         else:
             status, reason, seconds = run_case(case, user, product if user == "root" else for_user, base,
-                                               options.slow, options.keep)
+                                               options.slow, options.keep, options.kills)
         interrupted = status == "interrupted"
         status = "fail" if interrupted else status
         results.append({"name": name, "status": status, "reason": reason, "seconds": round(seconds, 3)})

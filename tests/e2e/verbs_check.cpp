@@ -579,6 +579,25 @@ void write_garbage(std::uint32_t seed) {
   std::_Exit(0);
 }
 
+// Operations without end, to be killed at any moment. After `milliseconds`: a fork whose child lives on and
+// keeps all that it inherited, or another program in this process's place.
+[[noreturn]] void move_without_end(std::string_view then, unsigned milliseconds) {
+  constexpr const char* kLingerSeconds = "0.3";
+  Connection connection;
+  const auto at = Clock::now() + std::chrono::milliseconds(milliseconds);
+  bool is_pending = then == "fork" || then == "exec";
+  for (std::uint32_t seed = 1;; ++seed) {
+    move_once(connection, {"WRITE", IBV_WR_RDMA_WRITE, false, false}, 1 + seed % 60000, seed);
+    move_once(connection, {"SEND", IBV_WR_SEND, true, false}, 1 + seed % 60000, seed);
+    if (!is_pending || Clock::now() < at) continue;
+    is_pending = false;
+    if (then == "exec" || fork() == 0) {
+      execlp("sleep", "sleep", kLingerSeconds, nullptr);
+      fail("execlp: " + error_text(errno));
+    }
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -591,8 +610,12 @@ int main(int argc, char** argv) {
     check_refusals();
   } else if (what == "garbage" && argc == 3) {
     write_garbage(static_cast<std::uint32_t>(std::strtoul(argv[2], nullptr, 10)));
+  } else if (what == "traffic" && argc == 4) {
+    move_without_end(argv[2], static_cast<unsigned>(std::strtoul(argv[3], nullptr, 10)));
   } else {
-    std::fprintf(stderr, "usage: verbs_check operations | errors | refusals | garbage SEED\n");
+    std::fprintf(
+        stderr,
+        "usage: verbs_check operations | errors | refusals | garbage SEED | traffic plain|fork|exec MS\n");
     return 2;
   }
   std::printf("verbs_check %s: all as expected\n", argv[1]);
