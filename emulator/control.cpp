@@ -388,8 +388,6 @@ void enter_rtr(Qp& qp) {
 void enter_rts(Shard& shard, Qp& qp) {
   Requester& r = qp.requester;
   r.oldest_unacked_psn = r.send_psn = r.next_psn = r.fetch_psn = qp.attributes.sq_psn;
-  r.retries_left = qp.attributes.retry_cnt;
-  r.rnr_retries_left = qp.attributes.rnr_retry;
   shard.activate(qp);
 }
 
@@ -410,6 +408,8 @@ void apply_modify(Shard& shard, Qp& qp, const ModifyQp& command, QpState target,
   const QpState from = qp.state;
   copy_attributes(qp, command.mask, command.attributes);
   if ((command.mask & kQpAv) != 0) set_path(shard, qp, destination);
+  if ((command.mask & kQpRetryCnt) != 0) qp.requester.retries_left = qp.attributes.retry_cnt;
+  if ((command.mask & kQpRnrRetry) != 0) qp.requester.rnr_retries_left = qp.attributes.rnr_retry;
   if ((command.mask & kQpMaxDestRdAtomic) != 0 && target == QpState::kSqd) {
     resize_resources(qp, qp.attributes.max_dest_rd_atomic);
   }

@@ -112,8 +112,10 @@ void Host::set_link(bool up) {
 void Host::pass() {
   engine_->on_doorbells(now_);
   engine_->on_timers(now_);
-  for (std::size_t i = 0; i < kMaxPasses && engine_->transmit(*sink_, now_) != 0; ++i)
-    continue;
+  // A burst that came to nothing may have left something else to send.
+  for (std::size_t i = 0, idle = 0; i < kMaxPasses && idle < 3; ++i) {
+    idle = engine_->transmit(*sink_, now_) != 0 ? 0 : idle + 1;
+  }
   CommandReply replies[8];
   for (std::size_t got = 0; (got = engine_->drain_replies(replies)) != 0;) {
     for (std::size_t i = 0; i < got; ++i)

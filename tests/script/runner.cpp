@@ -101,6 +101,10 @@ void Runner::execute(const Statement& statement) {
 }
 
 void Runner::finish() {
+  if (app_ != nullptr) {
+    for (const auto& [name, cq] : app_->cqs)
+      app_->poll(*cq);
+  }
   require_quiet();
   if (host_ == nullptr) complain("the script has no line that does anything");
   if (!host_->memory().violations().empty())

@@ -180,7 +180,10 @@ std::errc Runner::modify(Qp& qp, QpState to, std::uint32_t mask, const QpAttribu
 }
 
 void Runner::on_qp(Words& words) {
+  const bool signal_all = words.flag("signal_all");
   const std::string name = words.next().value_or("qp");
+  if (name != "qp" && (name.front() < 'A' || name.front() > 'Z'))
+    complain("a name begins with a capital letter");
   if (app().qps.count(name) != 0) complain("there is a QP '" + name + "' already");
   const std::string type_name = words.value("type").value_or("rc");
   const auto type = try_number(type_name) ? static_cast<std::uint32_t>(*try_number(type_name))
@@ -197,7 +200,6 @@ void Runner::on_qp(Words& words) {
   capabilities.max_send_sge = capability("max_send_sge", 4);
   capabilities.max_recv_sge = capability("max_recv_sge", 4);
   capabilities.max_inline_bytes = capability("max_inline", 128);
-  const bool signal_all = words.flag("signal_all");
   const std::optional<std::string> cq = words.value("cq");
   if (!cq) {
     for (const char* which : {".send", ".recv"}) {

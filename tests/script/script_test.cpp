@@ -59,7 +59,8 @@ std::string other_value(const std::string& key, const std::string& value) {
   const auto number = try_number(std::string_view(value).substr(begin, end - begin));
   if (!number)
     return sign == std::string::npos && (key == "va" || key == "rkey" || key == "inv") ? "0x77" : "";
-  std::string changed = value.substr(0, begin) + std::to_string(*number + 1);
+  std::string changed =
+      value.substr(0, begin) + std::to_string(dots == std::string::npos ? *number ^ 1 : *number + 1);
   if (dots != std::string::npos) {
     const std::size_t last = dots + 2 + (value[dots + 2] == '+' ? 1 : 0);
     changed += value.substr(dots, last - dots) +
@@ -81,6 +82,7 @@ std::vector<Alteration> alterations_of(const std::string& line) {
   for (std::size_t begin = line.find_first_not_of(' '); begin < line.size();) {
     const std::size_t end = std::min(line.find(' ', begin), line.size());
     words.push_back(line.substr(begin, end - begin));
+    if (words.front() == "topic:") return {};
     if (words.back() == "#") {
       words.pop_back();
       break;
