@@ -208,6 +208,28 @@ bool FakeDaemon::on_command(int fd, Client& client, std::uint64_t id, std::uint6
       answer(fd, id, &response, sizeof(response));
       return true;
     }
+    case IB_USER_VERBS_CMD_CREATE_SRQ: {
+      struct {
+        std::uint32_t handle, max_wr, max_sge, number;
+        std::uint64_t offset;
+        std::uint32_t size, pad[3];
+      } response{6, 7, 1, 6, 0, 0, {}};
+      response.offset = make_ring(client, 7, 8, response.size);
+      answer(fd, id, &response, sizeof(response));
+      return true;
+    }
+    case IB_USER_VERBS_CMD_MODIFY_SRQ: {
+      ib_uverbs_modify_srq request;
+      std::memcpy(&request, bytes + sizeof(header), sizeof(request));
+      struct {
+        std::uint64_t offset;
+        std::uint32_t size, pad;
+      } location{};
+      const bool resizes = (request.attr_mask & 1) != 0;
+      if (resizes) location.offset = make_ring(client, 7, 8, location.size);
+      answer(fd, id, &location, resizes ? sizeof(location) : 0);
+      return true;
+    }
     case IB_USER_VERBS_CMD_CREATE_QP: {
       struct {
         std::uint32_t handle, qpn, capabilities[6];

@@ -166,6 +166,10 @@ TEST_CASE("when the daemon dies, outstanding work is flushed and everything fail
   check_scenario("outlives_the_daemon");
 }
 
+TEST_CASE("an SRQ's new ring is told where the command asks, and flushed when the daemon dies") {
+  check_scenario("resizes_shared_queues");
+}
+
 TEST_CASE("paths of sysfs and /dev lead into the view and look as if they did not") {
   const Surroundings surroundings;
   const Outcome outcome = surroundings.probe("redirects_paths");

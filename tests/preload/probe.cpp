@@ -123,6 +123,13 @@ CreateCqResponse create_cq(int fd, int channel) {
   return response;
 }
 
+struct CreateSrqResponse {
+  std::uint32_t handle, max_wr, max_sge, number;
+  std::uint64_t offset;
+  std::uint32_t size, pad;
+  std::uint32_t number_again, reserved;
+};
+
 struct CreateQpResponse {
   std::uint32_t handle, qpn, capabilities[6];
   struct {
@@ -130,8 +137,7 @@ struct CreateQpResponse {
     std::uint32_t size, pad;
   } recv_ring, send_ring;
 };
-CreateQpResponse create_qp(int fd, std::uint32_t cq) {
-  ib_uverbs_create_qp body{};
+CreateQpResponse create_qp(int fd, std::uint32_t cq, ib_uverbs_create_qp body = {}) {
   body.send_cq_handle = cq;
   body.recv_cq_handle = cq;
   CreateQpResponse response{};
@@ -468,42 +474,94 @@ void opens_again_and_again() {
 }
 
 // What a QP had outstanding when the daemon died comes as flush errors, and also what is posted afterwards.
+RingHeader& map_ring(int fd, std::uint64_t offset, std::uint32_t size) {
+  void* mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
+  MUST(mapped != MAP_FAILED);
+  return *static_cast<RingHeader*>(mapped);
+}
+
+void post(RingHeader& ring, std::uint64_t wr_id) {
+  std::byte* element = reinterpret_cast<std::byte*>(&ring) + kRingDataOffset +
+                       (std::size_t{ring.producer} << ring.log2_element_bytes);
+  std::memcpy(element, &wr_id, sizeof(wr_id));
+  __atomic_store_n(&ring.producer, (ring.producer + 1) & ring.index_mask, __ATOMIC_RELEASE);
+}
+
+// The next completion, waited for, is a flush of that work request.
+void take_flushed(RingHeader& completions, std::uint64_t wr_id, std::uint32_t qpn) {
+  for (int i = 0; __atomic_load_n(&completions.producer, __ATOMIC_ACQUIRE) == completions.consumer; ++i) {
+    MUST(i < 5000);
+    poll(nullptr, 0, 1);
+  }
+  RingCqe cqe;
+  std::memcpy(
+      &cqe,
+      reinterpret_cast<std::byte*>(&completions) + kRingDataOffset + (std::size_t{completions.consumer} << 6),
+      sizeof(cqe));
+  __atomic_store_n(&completions.consumer, (completions.consumer + 1) & completions.index_mask,
+                   __ATOMIC_RELEASE);
+  MUST(cqe.wr_id == wr_id);
+  MUST(cqe.status == 5);  // IBV_WC_WR_FLUSH_ERR
+  MUST(cqe.qp_num == qpn);
+}
+
+// An SRQ's new ring is named at an address within the command; a dead daemon's SRQ is flushed, too.
+void resizes_shared_queues() {
+  const int fd = must_open();
+  ControlArea& control = map_control(fd);
+  const CreateCqResponse cq = create_cq(fd, -1);
+  CreateSrqResponse srq{};
+  MUST(command(fd, IB_USER_VERBS_CMD_CREATE_SRQ, ib_uverbs_create_srq{}, srq) > 0);
+  ib_uverbs_create_qp body{};
+  body.is_srq = 1;
+  body.srq_handle = srq.handle;
+  const CreateQpResponse qp = create_qp(fd, cq.handle, body);
+  control.qp_state[qp.handle] = static_cast<std::uint8_t>(QpState::kRts);
+
+  constexpr std::uint32_t kMaxWr = 1, kLimit = 2;
+  struct Location {
+    std::uint64_t offset;
+    std::uint32_t size, pad;
+  } location{1, 2, 3};
+  struct {
+    std::uint32_t handle, mask, max_wr, limit;
+    std::uint64_t location;
+  } modify{srq.handle, kLimit, 0, 1, 8};
+  // A limit alone looks at no address, and changes nothing there.
+  MUST(send_command(fd, IB_USER_VERBS_CMD_MODIFY_SRQ, modify, 0) > 0);
+  modify.mask = kMaxWr;
+  MUST(fails_with(EFAULT, send_command(fd, IB_USER_VERBS_CMD_MODIFY_SRQ, modify, 0)));
+  modify.location = 0;
+  MUST(fails_with(EFAULT, send_command(fd, IB_USER_VERBS_CMD_MODIFY_SRQ, modify, 0)));
+  const ib_uverbs_modify_srq without_location{srq.handle, kMaxWr, 7, 0};
+  MUST(fails_with(EINVAL, send_command(fd, IB_USER_VERBS_CMD_MODIFY_SRQ, without_location, 0)));
+  modify.location = reinterpret_cast<std::uintptr_t>(&location);
+  MUST(send_command(fd, IB_USER_VERBS_CMD_MODIFY_SRQ, modify, 0) > 0);
+  MUST(location.offset != srq.offset && location.offset >= kControlAreaBytes && location.size >= 4096);
+
+  RingHeader& completions = map_ring(fd, cq.offset, cq.size);
+  post(map_ring(fd, srq.offset, srq.size), 1);  // the old ring is nobody's any more
+  RingHeader& receives = map_ring(fd, location.offset, location.size);
+  for (std::uint64_t i = 0; i < 3; ++i)
+    post(receives, 20 + i);
+  EchoResponse response{};
+  MUST(fails_with(EIO, command(fd, kDie, Echo{0, 0}, response)));
+  for (std::uint64_t i = 0; i < 3; ++i)
+    take_flushed(completions, 20 + i, qp.qpn);
+  MUST(fails_with(EIO, send_command(fd, IB_USER_VERBS_CMD_MODIFY_SRQ, modify, 0)));
+  MUST(close(fd) == 0);
+}
+
 void outlives_the_daemon() {
   const int fd = must_open();
   ControlArea& control = map_control(fd);
   const CreateCqResponse cq = create_cq(fd, -1);
   const CreateQpResponse qp = create_qp(fd, cq.handle);
   control.qp_state[qp.handle] = static_cast<std::uint8_t>(QpState::kRts);
-  const auto map_ring = [&](std::uint64_t offset, std::uint32_t size) -> RingHeader& {
-    void* mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
-    MUST(mapped != MAP_FAILED);
-    return *static_cast<RingHeader*>(mapped);
-  };
-  RingHeader& completions = map_ring(cq.offset, cq.size);
-  RingHeader& sends = map_ring(qp.send_ring.offset, qp.send_ring.size);
-  RingHeader& receives = map_ring(qp.recv_ring.offset, qp.recv_ring.size);
-  const auto post = [](RingHeader& ring, std::uint64_t wr_id) {
-    std::byte* element = reinterpret_cast<std::byte*>(&ring) + kRingDataOffset +
-                         (std::size_t{ring.producer} << ring.log2_element_bytes);
-    std::memcpy(element, &wr_id, sizeof(wr_id));
-    __atomic_store_n(&ring.producer, (ring.producer + 1) & ring.index_mask, __ATOMIC_RELEASE);
-  };
-  const auto take = [&](std::uint64_t wr_id) {
-    for (int i = 0; __atomic_load_n(&completions.producer, __ATOMIC_ACQUIRE) == completions.consumer; ++i) {
-      MUST(i < 5000);
-      poll(nullptr, 0, 1);
-    }
-    RingCqe cqe;
-    std::memcpy(&cqe,
-                reinterpret_cast<std::byte*>(&completions) + kRingDataOffset +
-                    (std::size_t{completions.consumer} << 6),
-                sizeof(cqe));
-    __atomic_store_n(&completions.consumer, (completions.consumer + 1) & completions.index_mask,
-                     __ATOMIC_RELEASE);
-    MUST(cqe.wr_id == wr_id);
-    MUST(cqe.status == 5);  // IBV_WC_WR_FLUSH_ERR
-    MUST(cqe.qp_num == qp.qpn);
-  };
+  RingHeader& completions = map_ring(fd, cq.offset, cq.size);
+  RingHeader& sends = map_ring(fd, qp.send_ring.offset, qp.send_ring.size);
+  RingHeader& receives = map_ring(fd, qp.recv_ring.offset, qp.recv_ring.size);
+  const auto take = [&](std::uint64_t wr_id) { take_flushed(completions, wr_id, qp.qpn); };
   for (std::uint64_t i = 0; i < 3; ++i)
     post(sends, 10 + i);
   for (std::uint64_t i = 0; i < 3; ++i)
@@ -702,6 +760,7 @@ int main(int argc, char** argv) {
       {"keeps_count_of_fds", keeps_count_of_fds},
       {"opens_again_and_again", opens_again_and_again},
       {"outlives_the_daemon", outlives_the_daemon},
+      {"resizes_shared_queues", resizes_shared_queues},
       {"redirects_paths", redirects_paths},
       {"transparent", transparent},
   };

@@ -115,6 +115,39 @@ TEST_CASE("objects of different classes may have the same handle") {
   CHECK(ends.pipe->purge(ObjectClass::kCq, 7) == 1);
 }
 
+TEST_CASE("every kind of event goes with its object") {
+  using emulator::EventKind;
+  const auto ends = make(Record::kAsync);
+  const std::pair<EventKind, ObjectClass> kinds[] = {{EventKind::kCqErr, ObjectClass::kCq},
+                                                     {EventKind::kQpFatal, ObjectClass::kQp},
+                                                     {EventKind::kQpReqErr, ObjectClass::kQp},
+                                                     {EventKind::kQpAccessErr, ObjectClass::kQp},
+                                                     {EventKind::kCommEst, ObjectClass::kQp},
+                                                     {EventKind::kSqDrained, ObjectClass::kQp},
+                                                     {EventKind::kQpLastWqeReached, ObjectClass::kQp},
+                                                     {EventKind::kSrqErr, ObjectClass::kSrq},
+                                                     {EventKind::kSrqLimitReached, ObjectClass::kSrq},
+                                                     {EventKind::kPortErr, ObjectClass::kPort}};
+  for (const auto& [kind, object] : kinds) {
+    INFO("event " << static_cast<int>(kind));
+    ends.pipe->watch(object, 1);
+    ends.pipe->push(object, 1, static_cast<std::uint32_t>(kind));
+    CHECK(ends.pipe->purge(object, 1) == 0);
+    CHECK(!next(ends, 16));
+  }
+}
+
+TEST_CASE("what an application writes into its pipe itself is nobody's event") {
+  const auto ends = make(Record::kAsync);
+  ends.pipe->watch(ObjectClass::kQp, 1);
+  const std::uint64_t forged[2] = {1, 0xFFFFFFFFFFu};
+  REQUIRE(::write(ends.pipe->write_fd(), forged, sizeof forged) == sizeof forged);
+  ends.pipe->push(ObjectClass::kQp, 1, 1);
+  CHECK(ends.pipe->purge(ObjectClass::kQp, 1) == 0);
+  CHECK(next(ends, 16) == 1);
+  CHECK(!next(ends, 16));
+}
+
 TEST_CASE("a closed reader is no trouble") {
   auto ends = make(Record::kCompletion);
   ends.pipe->watch(ObjectClass::kCq, 1);

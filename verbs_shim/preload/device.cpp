@@ -210,6 +210,10 @@ void Device::forget_rings() {
     unmap(records_->cqs[i].ring);
     set_live(records_->cqs[i].is_live, false);
   }
+  for (std::uint32_t i = 0; i < records_->srq_bound; ++i) {
+    unmap(records_->srqs[i].ring);
+    set_live(records_->srqs[i].is_live, false);
+  }
 }
 
 bool Device::is_same_file(int fd) const {
@@ -397,8 +401,8 @@ void Device::remember(const UverbsCommand& command, const std::byte* response, s
     return true;
   };
   std::uint32_t handle = 0;
+  RingLocation location{};
   if (command.is(IB_USER_VERBS_CMD_CREATE_CQ)) {
-    RingLocation location{};
     if (!read(offsetof(ib_uverbs_create_cq_resp, cq_handle), handle) ||
         handle >= emulator::kMaxCqsPerContext ||
         !read(command.driver_response_offset(sizeof(ib_uverbs_create_cq_resp)), location))
@@ -408,35 +412,60 @@ void Device::remember(const UverbsCommand& command, const std::byte* response, s
     set_live(cq.is_live, true);
     raise_bound(records_->cq_bound, handle + 1);
   } else if (command.is(IB_USER_VERBS_CMD_RESIZE_CQ)) {
-    RingLocation location{};
-    if (!command.field(offsetof(ib_uverbs_resize_cq, cq_handle), handle) ||
-        handle >= emulator::kMaxCqsPerContext || !read(sizeof(ib_uverbs_resize_cq_resp), location))
-      return;
-    records_->cqs[handle].ring.location = location;
+    if (command.field(offsetof(ib_uverbs_resize_cq, cq_handle), handle) &&
+        handle < emulator::kMaxCqsPerContext && read(sizeof(ib_uverbs_resize_cq_resp), location))
+      records_->cqs[handle].ring.location = location;
   } else if (command.is(IB_USER_VERBS_CMD_DESTROY_CQ)) {
     if (command.field(offsetof(ib_uverbs_destroy_cq, cq_handle), handle) &&
         handle < emulator::kMaxCqsPerContext)
       set_live(records_->cqs[handle].is_live, false);
+  } else if (command.is(IB_USER_VERBS_CMD_CREATE_SRQ) || command.is(IB_USER_VERBS_CMD_CREATE_XSRQ)) {
+    if (!read(offsetof(ib_uverbs_create_srq_resp, srq_handle), handle) || handle >= kMaxSrqRecords ||
+        !read(sizeof(ib_uverbs_create_srq_resp), location))
+      return;
+    SrqRecord& srq = records_->srqs[handle];
+    srq.ring.location = location;
+    set_live(srq.is_live, true);
+    raise_bound(records_->srq_bound, handle + 1);
+  } else if (command.is(IB_USER_VERBS_CMD_MODIFY_SRQ)) {
+    if (command.field(offsetof(ib_uverbs_modify_srq, srq_handle), handle) && handle < kMaxSrqRecords &&
+        read(0, location))
+      records_->srqs[handle].ring.location = location;
+  } else if (command.is(IB_USER_VERBS_CMD_DESTROY_SRQ)) {
+    if (command.field(offsetof(ib_uverbs_destroy_srq, srq_handle), handle) && handle < kMaxSrqRecords)
+      set_live(records_->srqs[handle].is_live, false);
   } else if (command.is(IB_USER_VERBS_CMD_CREATE_QP)) {
-    RingLocation rings[2] = {};  // receive, send
-    if (!read(offsetof(ib_uverbs_create_qp_resp, qp_handle), handle) || handle >= emulator::kMaxQpsPerContext)
-      return;
-    QpRecord& qp = records_->qps[handle];
-    const std::size_t shift = command.is_extended() ? sizeof(std::uint64_t) : 0;  // no response pointer
-    if (!read(offsetof(ib_uverbs_create_qp_resp, qpn), qp.qpn) ||
-        !read(command.driver_response_offset(sizeof(ib_uverbs_create_qp_resp)), rings) ||
-        !command.field(offsetof(ib_uverbs_create_qp, send_cq_handle) - shift, qp.send_cq) ||
-        !command.field(offsetof(ib_uverbs_create_qp, recv_cq_handle) - shift, qp.recv_cq))
-      return;
-    qp.recv_ring.location = rings[0];
-    qp.send_ring.location = rings[1];
-    set_live(qp.is_live, true);
-    raise_bound(records_->qp_bound, handle + 1);
+    remember_qp(command, response, response_bytes);
   } else if (command.is(IB_USER_VERBS_CMD_DESTROY_QP)) {
     if (command.field(offsetof(ib_uverbs_destroy_qp, qp_handle), handle) &&
         handle < emulator::kMaxQpsPerContext)
       set_live(records_->qps[handle].is_live, false);
   }
+}
+
+void Device::remember_qp(const UverbsCommand& command, const std::byte* response,
+                         std::size_t response_bytes) {
+  const std::size_t rings_at = command.driver_response_offset(sizeof(ib_uverbs_create_qp_resp));
+  ib_uverbs_create_qp_resp created;
+  RingLocation rings[2];  // receive, send
+  if (response_bytes < sizeof(created) || response_bytes < rings_at + sizeof(rings)) return;
+  std::memcpy(&created, response, sizeof(created));
+  std::memcpy(rings, response + rings_at, sizeof(rings));
+  if (created.qp_handle >= emulator::kMaxQpsPerContext) return;
+  QpRecord& qp = records_->qps[created.qp_handle];
+  const std::size_t shift = command.is_extended() ? sizeof(std::uint64_t) : 0;  // no response pointer
+  std::uint8_t has_srq = 0;
+  if (!command.field(offsetof(ib_uverbs_create_qp, send_cq_handle) - shift, qp.send_cq) ||
+      !command.field(offsetof(ib_uverbs_create_qp, recv_cq_handle) - shift, qp.recv_cq) ||
+      !command.field(offsetof(ib_uverbs_create_qp, srq_handle) - shift, qp.srq) ||
+      !command.field(offsetof(ib_uverbs_create_qp, is_srq) - shift, has_srq))
+    return;
+  qp.has_srq = has_srq != 0;
+  qp.qpn = created.qpn;
+  qp.recv_ring.location = rings[0];
+  qp.send_ring.location = rings[1];
+  set_live(qp.is_live, true);
+  raise_bound(records_->qp_bound, created.qp_handle + 1);
 }
 
 }  // namespace roci::shim

@@ -24,6 +24,8 @@ inline constexpr unsigned kUverbsMajor = 231;
 inline constexpr unsigned kUverbsFirstMinor = 192;
 
 inline constexpr std::size_t kMaxDevices = 1024;  // opens at the same time, in this process
+// SRQs of one open whose receives are flushed when the daemon dies; of more than that they are not.
+inline constexpr std::uint32_t kMaxSrqRecords = 8192;
 
 // What is known of a context's rings, by slot. Plain structs without initializers: they live in fresh pages,
 // which are zero, and of which only those in use exist.
@@ -35,16 +37,22 @@ struct CqRecord {
   bool is_live;  // accessed atomically
   Ring ring;
 };
+struct SrqRecord {
+  bool is_live;  // accessed atomically
+  Ring ring;
+};
 struct QpRecord {
   bool is_live;  // accessed atomically
+  bool has_srq;  // instead of a receive ring
   std::uint32_t qpn;
-  std::uint32_t send_cq, recv_cq;  // slots
+  std::uint32_t send_cq, recv_cq, srq;  // slots
   Ring send_ring, recv_ring;
 };
 struct Records {
-  std::uint32_t cq_bound, qp_bound;  // slots from here on were never in use; accessed atomically
+  std::uint32_t cq_bound, qp_bound, srq_bound;  // slots from here on were never in use; accessed atomically
   CqRecord cqs[emulator::kMaxCqsPerContext];
   QpRecord qps[emulator::kMaxQpsPerContext];
+  SrqRecord srqs[kMaxSrqRecords];
 };
 
 class Device {
@@ -83,6 +91,7 @@ class Device {
   int arm(std::uint32_t cq, bool solicited_only);
   int run(int fd, const void* bytes, std::size_t length_bytes, const void* frame);
   void remember(const UverbsCommand& command, const std::byte* response, std::size_t response_bytes);
+  void remember_qp(const UverbsCommand& command, const std::byte* response, std::size_t response_bytes);
   void release();
   static void after_fork_in_child();
   void forget_rings();

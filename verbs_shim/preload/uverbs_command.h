@@ -38,13 +38,16 @@ class UverbsCommand {
   }
   // A member of the command's struct, by its offset there. The legacy structs begin with the response
   // pointer, which the extended ones lack.
-  [[nodiscard]] bool field(std::size_t offset, std::uint32_t& value) const {
+  template <class T>
+  [[nodiscard]] bool field(std::size_t offset, T& value) const {
     if (offset + sizeof(value) > body_bytes_) return false;
     std::memcpy(&value, body_ + offset, sizeof(value));
     return true;
   }
 
  private:
+  [[nodiscard]] int find_modify_srq_response(std::uint64_t& response);
+
   std::uint32_t command_ = 0;  // without the flag
   bool is_extended_ = false;
   const std::byte* body_ = nullptr;
@@ -84,8 +87,22 @@ inline int UverbsCommand::parse(const void* bytes, std::size_t length_bytes) {
     }
   }
   body_ = at;
+  if (const int error = find_modify_srq_response(response); error != 0) return error;
   if (response_capacity_bytes_ != 0 && response == 0) return EFAULT;
   response_ = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(response));
+  return 0;
+}
+
+// MODIFY_SRQ has no response: the driver's part of the request says where the location of a new ring goes
+// [rdma_user_rxe.h, rxe_modify_srq_cmd].
+inline int UverbsCommand::find_modify_srq_response(std::uint64_t& response) {
+  constexpr std::uint32_t kMaxWr = 1;  // IBV_SRQ_MAX_WR
+  if (!is(IB_USER_VERBS_CMD_MODIFY_SRQ)) return 0;
+  std::uint32_t mask = 0;
+  if (!field(offsetof(ib_uverbs_modify_srq, attr_mask), mask) ||
+      !field(offsetof(ib_uverbs_modify_srq, driver_data), response))
+    return EINVAL;
+  response_capacity_bytes_ = (mask & kMaxWr) != 0 ? sizeof(RingLocation) : 0;
   return 0;
 }
 

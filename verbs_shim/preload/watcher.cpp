@@ -145,7 +145,13 @@ void Watcher::flush(Device& device) {
     QpRecord& qp = device.records_->qps[i];
     if (!__atomic_load_n(&qp.is_live, __ATOMIC_ACQUIRE)) continue;
     flush_ring(device, qp, qp.send_ring, qp.send_cq, true);
-    flush_ring(device, qp, qp.recv_ring, qp.recv_cq, false);
+    if (!qp.has_srq) {
+      flush_ring(device, qp, qp.recv_ring, qp.recv_cq, false);
+    } else if (qp.srq < kMaxSrqRecords &&
+               __atomic_load_n(&device.records_->srqs[qp.srq].is_live, __ATOMIC_ACQUIRE)) {
+      // All that waits there goes to the first of the SRQ's QPs.
+      flush_ring(device, qp, device.records_->srqs[qp.srq].ring, qp.recv_cq, false);
+    }
   }
 }
 

@@ -109,29 +109,28 @@ class Context : public std::enable_shared_from_this<Context> {
     std::uint32_t cqs = 0;
     bool closed = false;
   };
+  // A ring that can be resized. The application uses the old area until the reply has come and it has mapped
+  // the new one; by the next command that concerns the object it has.
+  struct MovableRing {
+    ContextMemory::Area now;
+    std::optional<ContextMemory::Area> before;
+  };
   struct Cq {
-    ContextMemory::Area ring;
+    MovableRing ring;
     std::uint64_t user_handle = 0;
     std::uint64_t channel = 0;
   };
   struct Qp {
-    ContextMemory::Area send_ring, recv_ring;
+    ContextMemory::Area send_ring;
+    std::optional<ContextMemory::Area> recv_ring;  // none: an SRQ's
     std::uint64_t user_handle = 0;
     emulator::QpCapabilities capabilities;
     bool signal_all = false;
   };
-  struct CqRequest {
+  struct Srq {
+    MovableRing ring;
     std::uint64_t user_handle = 0;
-    std::uint32_t entries = 0;
-    std::uint32_t vector = 0;
-    std::int32_t channel_fd = -1;
-  };
-  struct QpRequest {
-    std::uint64_t user_handle = 0;
-    std::uint32_t pd = 0, send_cq = 0, recv_cq = 0;
-    emulator::QpCapabilities capabilities;
-    bool signal_all = false, has_srq = false;
-    std::uint32_t type = 0;
+    std::uint32_t max_sge = 0;
   };
 
   Context(ContextHost& host, emulator::NicId nic, std::uint32_t shard, std::unique_ptr<ContextMemory> memory);
@@ -147,9 +146,14 @@ class Context : public std::enable_shared_from_this<Context> {
   void dealloc_pd(const Request& request);
   void reg_mr(const Request& request);
   void dereg_mr(const Request& request);
+  void alloc_mw(const Request& request);
+  void dealloc_mw(const Request& request);
+  void create_ah(const Request& request);
+  void destroy_ah(const Request& request);
   void create_comp_channel(const Request& request);
   void create_cq(const Request& request);
   void create_cq_ex(const Request& request);
+  void resize_cq(const Request& request);
   void destroy_cq(const Request& request);
   void req_notify_cq(const Request& request);
   void create_qp(const Request& request);
@@ -159,21 +163,41 @@ class Context : public std::enable_shared_from_this<Context> {
   void modify_qp_ex(const Request& request);
   void destroy_qp(const Request& request);
   void post_send(const Request& request);
+  void attach_multicast(const Request& request);
+  void detach_multicast(const Request& request);
+  void create_srq(const Request& request);
+  void create_xsrq(const Request& request);
+  void modify_srq(const Request& request);
+  void query_srq(const Request& request);
+  void destroy_srq(const Request& request);
 
   using Reply = emulator::CommandReply;
-  // Submits `body`; an error is answered, success goes on in `then`.
+  // Submits `body`; success goes on in `then`, an error is answered after `undo`.
+  template <class Body, class Undo, class Then>
+  void run(const Request& request, Body&& body, Undo undo, Then then);
   template <class Body, class Then>
   void run(const Request& request, Body&& body, Then then);
   template <class Body>
   void run(const Request& request, Body&& body);
-  void start_cq(const Request& request, const CqRequest& wanted);
-  void finish_cq(const Request& request, const Cq& cq, std::uint32_t entries, Reply&& reply);
-  void start_qp(const Request& request, const QpRequest& wanted);
-  void finish_qp(const Request& request, const Qp& qp, Reply&& reply);
+  template <class Wanted>  // ib_uverbs_create_cq or its extended form; so below
+  void start_cq(const Request& request, const Wanted& wanted);
+  void forget_cq(const Cq& cq, ib_uverbs_destroy_cq_resp* reported);
+  template <class Wanted>
+  void start_qp(const Request& request, const Wanted& wanted);
+  std::uint32_t forget_qp(const Qp& qp);
   void start_modify(const Request& request, const ib_uverbs_modify_qp& wanted, bool extended);
+  template <class Wanted>
+  void start_srq(const Request& request, const Wanted& wanted);
+  std::uint32_t forget_srq(const Srq& srq);
+  void move_ring(MovableRing& ring, const ContextMemory::Area& to);
+  void free_ring(const MovableRing& ring);
   template <class Response>
   void answer(const Request& request, const Response& response, std::span<const std::byte> driver = {});
+  template <class Response>
+  void answer_as_long_as_asked(const Request& request, Response response,
+                               std::span<const std::byte> driver = {});
   void answer(const Request& request);
+  void answer_with(const Request& request, std::span<const std::byte> response);
   void answer_with_fd(const Request& request, std::span<const std::byte> response, std::size_t fd_offset,
                       UniqueFd fd);
   [[nodiscard]] ib_uverbs_query_device_resp device_attributes() const;
@@ -198,6 +222,7 @@ class Context : public std::enable_shared_from_this<Context> {
   std::map<std::uint64_t, Channel> channels_;
   std::map<std::uint32_t, Cq> cqs_;
   std::map<std::uint32_t, Qp> qps_;
+  std::map<std::uint32_t, Srq> srqs_;
 };
 
 }  // namespace roci::shim

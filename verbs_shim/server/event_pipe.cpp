@@ -13,8 +13,10 @@ namespace {
 
 using emulator::EventKind;
 
-ObjectClass class_of(EventKind kind) {
-  switch (kind) {
+// Of a number that came from the application's end of the pipe: it may be none of ours.
+std::optional<ObjectClass> class_of(std::uint32_t type) {
+  if (type > static_cast<std::uint32_t>(EventKind::kCompletion)) return std::nullopt;
+  switch (static_cast<EventKind>(type)) {
     case EventKind::kCqErr:
     case EventKind::kCompletion:
       return ObjectClass::kCq;
@@ -33,7 +35,7 @@ ObjectClass class_of(EventKind kind) {
     case EventKind::kGidChange:
       return ObjectClass::kPort;
   }
-  std::abort();
+  return std::nullopt;
 }
 
 }  // namespace
@@ -86,7 +88,7 @@ std::uint32_t EventPipe::purge(ObjectClass object, std::uint64_t element) {
   written_.erase(watched);
   if (written == 0) return 0;
   const auto keep =
-      std::remove_if(queue_.begin(), queue_.end(), [&](const Event& e) { return key_of(e) == key; });
+      std::remove_if(queue_.begin(), queue_.end(), [&](const Event& e) { return is_of(e, key); });
   written -= static_cast<std::uint32_t>(queue_.end() - keep);
   queue_.erase(keep, queue_.end());
   return written - std::min(written, take_out_unread(key));
@@ -108,7 +110,7 @@ std::uint32_t EventPipe::take_out_unread(const Key& key) {
     for (std::size_t at = 0; at + record_bytes() <= static_cast<std::size_t>(length); at += record_bytes()) {
       Event event;
       std::memcpy(&event, bytes + at, record_bytes());
-      if (key_of(event) == key) {
+      if (is_of(event, key)) {
         ++taken;
       } else {
         kept.push_back(event);
@@ -122,11 +124,10 @@ std::uint32_t EventPipe::take_out_unread(const Key& key) {
   return taken;
 }
 
-EventPipe::Key EventPipe::key_of(const Event& event) const {
-  if (record_ == Record::kCompletion) return {ObjectClass::kCq, event.element};
-  const bool is_port = event.type >= static_cast<std::uint32_t>(EventKind::kPortActive);
-  const bool is_cq = event.type == static_cast<std::uint32_t>(EventKind::kCqErr);
-  return {is_port ? ObjectClass::kPort : is_cq ? ObjectClass::kCq : ObjectClass::kQp, event.element};
+bool EventPipe::is_of(const Event& event, const Key& key) const {
+  const std::uint32_t type =
+      record_ == Record::kCompletion ? static_cast<std::uint32_t>(EventKind::kCompletion) : event.type;
+  return event.element == key.second && class_of(type) == key.first;
 }
 
 // Whole or not at all, as it is shorter than PIPE_BUF.
@@ -169,7 +170,8 @@ std::shared_ptr<EventPipe> EventRouter::find(const emulator::Event& event) {
 void EventRouter::deliver(std::span<const emulator::Event> events) {
   for (const emulator::Event& event : events) {
     const std::shared_ptr<EventPipe> pipe = find(event);
-    if (pipe) pipe->push(class_of(event.kind), event.user_handle, static_cast<std::uint32_t>(event.kind));
+    const auto type = static_cast<std::uint32_t>(event.kind);
+    if (pipe) pipe->push(class_of(type).value(), event.user_handle, type);
   }
 }
 

@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <span>
 #include <system_error>
@@ -65,7 +66,7 @@ class EventPipe {
 
   EventPipe(Record record, UniqueFd write_fd, ino_t inode);
   [[nodiscard]] std::size_t record_bytes() const { return static_cast<std::size_t>(record_); }
-  [[nodiscard]] Key key_of(const Event& event) const;
+  [[nodiscard]] bool is_of(const Event& event, const Key& key) const;
   [[nodiscard]] bool write_record(const Event& event);
   std::uint32_t take_out_unread(const Key& key);
 

@@ -14,7 +14,7 @@
 
 namespace roci::shim {
 
-// The driver's part of CREATE_CQ and CREATE_QP responses [rdma_user_rxe.h, struct mminfo].
+// The driver's part of responses [rdma_user_rxe.h]. CREATE_CQ and RESIZE_CQ: mi.
 struct MmapInfo {
   std::uint64_t offset = 0;
   std::uint32_t size_bytes = 0;
@@ -22,11 +22,24 @@ struct MmapInfo {
 };
 static_assert(sizeof(MmapInfo) == 16);
 
-// rdma_user_rxe.h: rq_mi, sq_mi.
+// CREATE_QP: rq_mi, sq_mi.
 struct QpMmapInfo {
   MmapInfo recv, send;
 };
 static_assert(sizeof(QpMmapInfo) == 32);
+
+// CREATE_SRQ and CREATE_XSRQ: mi, srq_num.
+struct SrqMmapInfo {
+  MmapInfo ring;
+  std::uint32_t srq_number = 0, reserved = 0;
+};
+static_assert(sizeof(SrqMmapInfo) == 24);
+
+// CREATE_AH: what work requests call the address handle.
+struct AhNumber {
+  std::uint32_t ah_number = 0, reserved = 0;
+};
+static_assert(sizeof(AhNumber) == 8);
 
 inline constexpr std::uint32_t kVendorId = 0xFFFFFF;
 inline constexpr std::uint64_t kPageSizes = 0xFFFFF000;  // every power of two from 4 KiB
@@ -92,6 +105,11 @@ inline constexpr std::uint8_t kMaxMtuCode = 5;  // 4096
     value = (value << 8) | byte;
   return value;
 }
+
+inline constexpr std::uint32_t kSrqTypeBasic = 0;  // IBV_SRQT_BASIC
+
+// Bits of MODIFY_SRQ: IBV_SRQ_*.
+inline constexpr std::uint32_t kSrqMaxWr = 1, kSrqLimit = 2;
 
 // Masks of IBV_QP_* bits that MODIFY_QP and EX_MODIFY_QP may carry; others are EOPNOTSUPP.
 inline constexpr std::uint32_t kLegacyModifyMask = (1u << 21) - 1;
