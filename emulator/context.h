@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "emulator/address_handle.h"
 #include "emulator/command.h"
 #include "emulator/completion_queue.h"
 #include "emulator/memory_region.h"
@@ -23,6 +24,7 @@ struct Context {
   SlotMap<MemoryRegion> regions;
   SlotMap<CompletionQueue> cqs;
   SlotMap<Qp> qps;
+  SlotMap<AddressHandle> ahs;
   std::uint64_t private_bytes = 0;  // of its QPs' work queues
   EventSource port_events;
 };

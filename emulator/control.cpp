@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "emulator/address_handle.h"
+#include "emulator/datagram.h"
 #include "emulator/qp_error.h"
 #include "emulator/qp_transitions.h"
 #include "emulator/requester.h"
@@ -180,9 +182,15 @@ std::errc check_capabilities(const DeviceLimits& limits, const QpCapabilities& c
   return is_within ? std::errc{} : std::errc::invalid_argument;
 }
 
+std::optional<proto::Service> service_of(std::uint32_t type) {
+  if (type == static_cast<std::uint32_t>(QpType::kRc)) return proto::Service::kRc;
+  if (type == static_cast<std::uint32_t>(QpType::kUd)) return proto::Service::kUd;
+  return std::nullopt;
+}
+
 Outcome create_qp(Shard& shard, Context& context, const CreateQp& command) {
-  if (command.type != static_cast<std::uint32_t>(QpType::kRc))
-    return refuse(std::errc::operation_not_supported);
+  const std::optional<proto::Service> service = service_of(command.type);
+  if (!service.has_value()) return refuse(std::errc::operation_not_supported);
   Pd* const pd = context.pds.find(command.pd.value);
   CompletionQueue* const send_cq = context.cqs.find(command.send_cq.value);
   CompletionQueue* const recv_cq = context.cqs.find(command.recv_cq.value);
@@ -213,6 +221,9 @@ Outcome create_qp(Shard& shard, Context& context, const CreateQp& command) {
   qp.send_cq = send_cq;
   qp.recv_cq = recv_cq;
   qp.nic = context.nic;
+  qp.type = static_cast<QpType>(command.type);
+  qp.service = *service;
+  qp.datagram_source_port = datagram_source_port(qp.qpn);
   qp.signal_all = command.sq_signal_all;
   qp.attributes.capabilities = cap;
   qp.sq = WorkQueue<SendWqe>{Ring{command.send_ring, send_shape}, send_tail};
@@ -263,10 +274,109 @@ Outcome destroy_qp(Shard& shard, Context& context, QpHandle handle) {
   return {{}, remove_qp(shard, *qp)};
 }
 
+// ---- address handles -------------------------------------------------------------------------------
+
+constexpr std::uint8_t kServiceLevels = 8;  // the others are reserved [IBTA CA16-18, A17.4.2]
+
+std::errc check_address(const Nic& nic, const AddressVector& av) {
+  const bool is_ok = av.is_global &&  // [IBTA A17.4.2]
+                     av.port == 1 && av.sgid_index < nic.gids.size() &&
+                     nic.gids[av.sgid_index].is_ipv4() == av.dgid.is_ipv4() && av.dgid != proto::Gid{} &&
+                     av.service_level < kServiceLevels;
+  return is_ok ? std::errc{} : std::errc::invalid_argument;
+}
+
+// What comes of looking for a GID's MAC: it, an errno, or neither while the neighbour is being asked.
+struct Resolution {
+  std::optional<proto::Mac> mac;
+  std::errc error{};
+};
+
+Resolution resolve(NeighbourCache& neighbours, const proto::Gid& gid, bool is_waiting, Time now) {
+  if (const std::optional<proto::Mac> mac = neighbours.lookup(gid)) return {mac, {}};
+  switch (is_waiting ? neighbours.state(gid) : neighbours.request(gid, now)) {
+    case NeighbourState::kUnreachable:
+      return {std::nullopt, std::errc::network_unreachable};
+    case NeighbourState::kFailed:
+      return {std::nullopt, std::errc::timed_out};
+    case NeighbourState::kUnknown:  // its entry gave way to others
+      neighbours.request(gid, now);
+      break;
+    case NeighbourState::kKnown:
+    case NeighbourState::kPending:
+      break;
+  }
+  return {};
+}
+
+void set_headers(AddressHandle& ah, const Nic& nic, proto::Mac destination) {
+  ah.headers = proto::HeaderTemplate{path_to(ah.av, nic.gids[ah.av.sgid_index], nic.mac, destination), {}};
+}
+
+// All checks are done and it is counted. Nothing: the neighbour is being asked.
+std::optional<Outcome> try_create_ah(Shard& shard, Context& context, Pd& pd, const AddressVector& av,
+                                     bool is_waiting, Time now) {
+  Nic& nic = *shard.nics[context.nic.index];
+  const Resolution found = resolve(nic.neighbours, av.dgid, is_waiting, now);
+  if (found.mac.has_value()) {
+    auto owned = std::make_unique<AddressHandle>();
+    owned->pd = &pd;
+    owned->handle = context.ahs.next_handle();
+    owned->av = av;
+    set_headers(*owned, nic, *found.mac);
+    return Outcome{{}, AhHandle{context.ahs.add(std::move(owned)).handle}};
+  }
+  if (found.error == std::errc{}) return std::nullopt;
+  --nic.ah_count;
+  --pd.users;
+  return refuse(found.error);
+}
+
+std::optional<Outcome> create_ah(Shard& shard, Context& context, CommandId id, const CreateAh& command,
+                                 Time now) {
+  Pd* const pd = context.pds.find(command.pd.value);
+  if (pd == nullptr) return refuse(std::errc::invalid_argument);
+  AddressVector av = command.av;
+  // A handle made from a completion has the packet's kind there (datagram.cpp).
+  av.service_level %= kServiceLevels;
+  Nic& nic = *shard.nics[context.nic.index];
+  if (const std::errc error = check_address(nic, av); error != std::errc{}) return refuse(error);
+  if (nic.ah_count == shard.config.limits.max_ah) return refuse(std::errc::not_enough_memory);
+  ++nic.ah_count;
+  ++pd->users;
+  std::optional<Outcome> outcome = try_create_ah(shard, context, *pd, av, false, now);
+  if (!outcome.has_value()) shard.creating_ahs.push_back({id, &context, pd, av});
+  return outcome;
+}
+
+// Never busy [IBTA 11.2.2].
+Outcome destroy_ah(Shard& shard, Context& context, AhHandle handle) {
+  const AddressHandle* const ah = context.ahs.find(handle.value);
+  if (ah == nullptr) return refuse(std::errc::invalid_argument);
+  --ah->pd->users;
+  --shard.nics[context.nic.index]->ah_count;
+  context.ahs.remove(handle.value);
+  return {};
+}
+
+void cancel_ahs(Shard& shard, const Context& context) {
+  for (std::size_t i = shard.creating_ahs.size(); i-- > 0;) {
+    const PendingAh& waiting = shard.creating_ahs[i];
+    if (waiting.context != &context) continue;
+    --waiting.pd->users;
+    --shard.nics[context.nic.index]->ah_count;
+    shard.replies.push_back({waiting.id, std::errc::operation_canceled, std::monostate{}});
+    shard.creating_ahs.erase(shard.creating_ahs.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
 Outcome close_context(Shard& shard, Context& context) {
+  cancel_ahs(shard, context);
   context.qps.for_each([&](Qp& qp) { cancel_modify(shard, qp); });
   for (const std::uint32_t handle : context.qps.handles())
     remove_qp(shard, *context.qps.find(handle));
+  for (const std::uint32_t handle : context.ahs.handles())
+    static_cast<void>(destroy_ah(shard, context, {handle}));
   for (const std::uint32_t handle : context.cqs.handles())
     static_cast<void>(destroy_cq(shard, context, {handle}));
   for (const std::uint32_t handle : context.regions.handles())
@@ -282,14 +392,6 @@ Outcome close_context(Shard& shard, Context& context) {
 // ---- QPs: modify -----------------------------------------------------------------------------------
 
 constexpr std::uint8_t kMaxAckTimeoutCode = 31, kMaxRnrTimerCode = 31, kMaxRetries = 7;
-
-std::errc check_address(const Nic& nic, const AddressVector& av) {
-  const bool is_ok = av.is_global &&  // [IBTA A17.4.2]
-                     av.port == 1 && av.sgid_index < nic.gids.size() &&
-                     nic.gids[av.sgid_index].is_ipv4() == av.dgid.is_ipv4() && av.dgid != proto::Gid{} &&
-                     av.service_level < 8;  // the others are reserved [IBTA CA16-18, A17.4.2]
-  return is_ok ? std::errc{} : std::errc::invalid_argument;
-}
 
 std::errc check_values(const Shard& shard, const Nic& nic, std::uint32_t mask, const QpAttributes& a) {
   const DeviceLimits& limits = shard.config.limits;
@@ -326,14 +428,7 @@ void set_path(Shard& shard, Qp& qp, proto::Mac destination) {
   const Nic& nic = shard.nic_of(qp);
   const AddressVector& av = qp.attributes.av;
   qp.local_gid = nic.gids[av.sgid_index];
-  proto::Path path;
-  path.source_mac = nic.mac;
-  path.destination_mac = destination;
-  path.source = qp.local_gid;
-  path.destination = av.dgid;
-  path.traffic_class = av.traffic_class & 0xFC;  // no congestion management, no ECT [IBTA CA17-5, CA17-14]
-  path.hop_limit = av.hop_limit == 0 ? 64 : av.hop_limit;  // 0 means that nobody cared
-  path.flow_label = av.flow_label & 0xFFFFF;
+  proto::Path path = path_to(av, qp.local_gid, nic.mac, destination);
   path.udp_source_port = source_port(qp, qp.attributes.dest_qpn, path.flow_label);
   qp.headers = proto::HeaderTemplate{path, qp.attributes.dest_qpn};
 }
@@ -344,6 +439,7 @@ void copy_attributes(Qp& qp, std::uint32_t mask, const QpAttributes& from) {
   if ((mask & kQpAccessFlags) != 0) to.access = from.access;
   if ((mask & kQpPkeyIndex) != 0) to.pkey_index = from.pkey_index;
   if ((mask & kQpPort) != 0) to.port = from.port;
+  if ((mask & kQpQkey) != 0) to.qkey = from.qkey;
   if ((mask & kQpAv) != 0) to.av = from.av;
   if ((mask & kQpPathMtu) != 0) to.path_mtu_code = from.path_mtu_code;
   if ((mask & kQpTimeout) != 0) to.timeout = from.timeout;
@@ -379,8 +475,8 @@ void reset(Shard& shard, Qp& qp) {
   qp.attributes.capabilities = cap;
 }
 
-void enter_rtr(Qp& qp) {
-  qp.path_mtu_bytes = 128U << qp.attributes.path_mtu_code;
+void enter_rtr(const Nic& nic, Qp& qp) {
+  qp.path_mtu_bytes = qp.is_datagram() ? proto::bytes_of(nic.mtu) : 128U << qp.attributes.path_mtu_code;
   qp.responder.expected_psn = qp.attributes.rq_psn;
   qp.resources.assign(qp.attributes.max_dest_rd_atomic, {});
 }
@@ -389,6 +485,16 @@ void enter_rts(Shard& shard, Qp& qp) {
   Requester& r = qp.requester;
   r.oldest_unacked_psn = r.send_psn = r.next_psn = r.fetch_psn = qp.attributes.sq_psn;
   shard.activate(qp);
+}
+
+// The send queue starts behind what was flushed.
+void leave_send_error(Shard& shard, Qp& qp) {
+  for (std::uint32_t left = qp.sq.ring.slots(); left > 0 && flush(shard, qp);
+       left -= std::min(left, kMaxFlushPerVisit))
+    continue;
+  Requester& r = qp.requester;
+  r.send_index = r.sq_fetched = r.sq_consumer;
+  r.oldest_unacked_psn = r.send_psn = r.fetch_psn = r.next_psn;
 }
 
 // Keeps what there is room for, the newest first.
@@ -418,10 +524,11 @@ void apply_modify(Shard& shard, Qp& qp, const ModifyQp& command, QpState target,
     if (from != QpState::kErr) enter_error(shard, qp);
     return;
   }
+  if (from == QpState::kSqe) leave_send_error(shard, qp);
   set_state(shard, qp, target);
-  if (target == QpState::kRtr) enter_rtr(qp);
+  if (target == QpState::kRtr) enter_rtr(shard.nic_of(qp), qp);
   if (target == QpState::kRts && from == QpState::kRtr) enter_rts(shard, qp);
-  if (target == QpState::kRts && from == QpState::kSqd) shard.activate(qp);
+  if (target == QpState::kRts && (from == QpState::kSqd || from == QpState::kSqe)) shard.activate(qp);
   if (target == QpState::kSqd && from == QpState::kRts) {
     qp.drained_raised = false;
     qp.attributes.sq_draining = true;
@@ -439,25 +546,13 @@ std::optional<Outcome> try_modify(Shard& shard, Qp& qp, const ModifyQp& command,
     apply_modify(shard, qp, command, target_of(qp, command), {});
     return Outcome{};
   }
-  NeighbourCache& neighbours = shard.nic_of(qp).neighbours;
-  const proto::Gid& gid = command.attributes.av.dgid;
-  if (const std::optional<proto::Mac> mac = neighbours.lookup(gid)) {
-    apply_modify(shard, qp, command, target_of(qp, command), *mac);
+  const Resolution found =
+      resolve(shard.nic_of(qp).neighbours, command.attributes.av.dgid, qp.is_modifying, now);
+  if (found.mac.has_value()) {
+    apply_modify(shard, qp, command, target_of(qp, command), *found.mac);
     return Outcome{};
   }
-  const NeighbourState state = qp.is_modifying ? neighbours.state(gid) : neighbours.request(gid, now);
-  switch (state) {
-    case NeighbourState::kUnreachable:
-      return refuse(std::errc::network_unreachable);
-    case NeighbourState::kFailed:
-      return refuse(std::errc::timed_out);
-    case NeighbourState::kUnknown:  // its entry gave way to others
-      neighbours.request(gid, now);
-      return std::nullopt;
-    case NeighbourState::kKnown:
-    case NeighbourState::kPending:
-      break;
-  }
+  if (found.error != std::errc{}) return refuse(found.error);
   return std::nullopt;
 }
 
@@ -533,6 +628,9 @@ Outcome inspect(const Shard& shard) {
                                region.length_bytes,
                                region.access});
     });
+    context.ahs.for_each([&](const AddressHandle& ah) {
+      snapshot->ahs.push_back({context.id, {ah.handle}, ah.av});
+    });
     context.cqs.for_each([&](const CompletionQueue& cq) {
       snapshot->cqs.push_back({context.id,
                                {cq.handle},
@@ -572,6 +670,8 @@ std::optional<Outcome> dispatch(Shard& shard, Context& context, CommandId id, Co
           [&](const ModifyQp& c) -> std::optional<Outcome> { return modify_qp(shard, context, id, c, now); },
           [&](const QueryQp& c) -> std::optional<Outcome> { return query_qp(context, c.qp); },
           [&](const DestroyQp& c) -> std::optional<Outcome> { return destroy_qp(shard, context, c.qp); },
+          [&](const CreateAh& c) -> std::optional<Outcome> { return create_ah(shard, context, id, c, now); },
+          [&](const DestroyAh& c) -> std::optional<Outcome> { return destroy_ah(shard, context, c.ah); },
           [](const auto&) -> std::optional<Outcome> { return refuse(std::errc::operation_not_supported); },
       },
       command.body);
@@ -600,10 +700,24 @@ void refresh_paths(Shard& shard, const Nic& nic) {
       if (qp.headers.size() == 0) return;  // not connected
       if (const auto mac = nic.neighbours.lookup(qp.attributes.av.dgid)) set_path(shard, qp, *mac);
     });
+    context->ahs.for_each([&](AddressHandle& ah) {
+      if (const auto mac = nic.neighbours.lookup(ah.av.dgid)) set_headers(ah, nic, *mac);
+    });
   }
 }
 
-void resume_modifies(Shard& shard, Time now) {
+void resume_commands(Shard& shard, Time now) {
+  for (std::size_t i = 0; i < shard.creating_ahs.size();) {
+    const PendingAh& waiting = shard.creating_ahs[i];
+    std::optional<Outcome> outcome =
+        try_create_ah(shard, *waiting.context, *waiting.pd, waiting.av, true, now);
+    if (!outcome.has_value()) {
+      ++i;
+      continue;
+    }
+    shard.replies.push_back({waiting.id, outcome->error, std::move(outcome->body)});
+    shard.creating_ahs.erase(shard.creating_ahs.begin() + static_cast<std::ptrdiff_t>(i));
+  }
   for (std::size_t i = 0; i < shard.modifying.size();) {
     PendingModify& waiting = shard.modifying[i];
     std::optional<Outcome> outcome = try_modify(shard, *waiting.qp, waiting.command, now);

@@ -12,6 +12,6 @@ void execute(Shard& shard, CommandId id, Command&& command, Time now);
 // Takes over what the NIC's neighbours told of themselves: connections follow a peer whose MAC has changed.
 void refresh_paths(Shard& shard, const Nic& nic);
 // Looks again at the commands that wait for a neighbour.
-void resume_modifies(Shard& shard, Time now);
+void resume_commands(Shard& shard, Time now);
 
 }  // namespace roci::emulator

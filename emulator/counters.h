@@ -28,6 +28,7 @@ namespace roci::emulator {
   X(kUnknownQpn, "unknown_qpn", "no such QP")                                                      \
   X(kWrongService, "wrong_service", "opcode of another transport service than the QP's")           \
   X(kWrongPeer, "wrong_peer", "source or destination address is not the connection's")             \
+  X(kBadQkey, "bad_qkey", "Q_Key is not the QP's")                                                 \
   X(kQpState, "qp_state", "QP state does not receive this")                                        \
   X(kDuplicate, "duplicate", "duplicate, acknowledged again or answered from the saved result")    \
   X(kOutOfSequence, "out_of_sequence", "PSN ahead of the expected one")                            \
@@ -35,6 +36,9 @@ namespace roci::emulator {
   X(kStaleAck, "stale_ack", "acknowledges nothing new")                                            \
   X(kUnexpectedResponse, "unexpected_response", "READ or ATOMIC response that nothing waits for")  \
   X(kRnr, "rnr", "no receive posted: RNR NAK sent")                                                \
+  X(kNoReceive, "no_receive", "no receive posted, and the service has no way to say so")           \
+  X(kTooLong, "too_long", "longer than the receive or the path MTU [IBTA C9-205]")                 \
+  X(kReceiveError, "receive_error", "the receive it was for completed in error")                   \
   X(kNaked, "naked", "answered with a NAK")                                                        \
   X(kCancelled, "cancelled", "behind a packet of the same QP that failed in the same burst")       \
   X(kOwnerGone, "owner_gone", "for the memory of an application that has ended: not answered")     \

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "emulator/control.h"
+#include "emulator/datagram.h"
 #include "emulator/qp_error.h"
 #include "emulator/receive_batch.h"
 #include "emulator/requester.h"
@@ -51,7 +52,7 @@ struct Engine::Impl : Shard {
   Impl(EngineConfig with, Memory& port)
       : Shard(std::move(with), port), burst(config.transmit_burst, config.limits.max_sge + 1) {
     batch.packets.reserve(kMaxRxBurst);
-    batch.ops.reserve(kMaxRxBurst * (config.limits.max_sge + 1));
+    batch.ops.reserve(kMaxRxBurst * (config.limits.max_sge + 3));  // a datagram is placed in 3 pieces
     batch.touched.reserve(kMaxRxBurst);
     verdicts.reserve(kMaxRxBurst);
   }
@@ -62,6 +63,7 @@ struct Engine::Impl : Shard {
 
   void receive(std::span<const Frame> frames, Time now);
   DropReason decide(const Frame& frame, ReceivedPacket& packet, Time now);
+  DropReason decide_for(Qp& qp, const proto::RoceView& view, ReceivedPacket& packet, Time now);
   void apply(Time now);
 
   void follow_neighbours(Time now);
@@ -177,21 +179,28 @@ DropReason Engine::Impl::decide(const Frame& frame, ReceivedPacket& packet, Time
     ++counters.cnp_received;
     return DropReason::kAccepted;
   }
-  if (info.service != proto::Service::kRc)
+  if (info.service != qp->service || (is_reserved && info.service != proto::Service::kRc))
     return is_reserved ? DropReason::kUnknownOpcode : DropReason::kWrongService;
   if (!qp->can_receive()) return DropReason::kQpState;
-  if (!is_own || !is_same(view.source, qp->attributes.av.dgid)) return DropReason::kWrongPeer;
+  const bool is_from_anyone = qp->is_datagram();
+  if (!is_from_anyone && (!is_own || !is_same(view.source, qp->attributes.av.dgid)))
+    return DropReason::kWrongPeer;
   if (!matches_default_pkey(view.bth.pkey)) return DropReason::kBadPkey;
+  return decide_for(*qp, view, packet, now);
+}
 
-  ++qp->statistics.packets_received;
-  qp->statistics.bytes_received += view.payload_bytes;
-  packet.qp = qp;
+// It may be for this QP: what do its requester, responder or datagrams say?
+DropReason Engine::Impl::decide_for(Qp& qp, const proto::RoceView& view, ReceivedPacket& packet, Time now) {
+  ++qp.statistics.packets_received;
+  qp.statistics.bytes_received += view.payload_bytes;
+  packet.qp = &qp;
   packet.psn = view.bth.psn;
-  packet.before = qp->save();
-  packet.is_request = info.role == proto::Role::kRequest;
-  if (!std::exchange(qp->is_touched, true)) batch.touched.push_back(qp);
-  return packet.is_request ? decide_request(*this, *qp, view, packet, batch)
-                           : decide_response(*this, *qp, view, packet, batch, now);
+  packet.before = qp.save();
+  packet.is_request = view.opcode_info().role == proto::Role::kRequest;
+  if (!std::exchange(qp.is_touched, true)) batch.touched.push_back(&qp);
+  if (qp.is_datagram()) return decide_datagram(*this, qp, view, packet, batch);
+  return packet.is_request ? decide_request(*this, qp, view, packet, batch)
+                           : decide_response(*this, qp, view, packet, batch, now);
 }
 
 void Engine::Impl::apply(Time now) {
@@ -209,12 +218,17 @@ void Engine::Impl::apply(Time now) {
       if (outcome == MemoryOp::Result::kGone) {
         packet.verdict = DropReason::kOwnerGone;  // as silent as a QP that is not there
         enter_error(*this, qp);
+      } else if (qp.is_datagram()) {
+        packet.verdict = DropReason::kReceiveError;
+        fail_datagram(*this, qp, packet);
       } else if (packet.is_request) {
         packet.verdict = DropReason::kNaked;
         fail_request(*this, qp, packet);
       } else {
         fail_scatter(*this, qp, packet);
       }
+    } else if (qp.is_datagram()) {
+      apply_datagram(*this, qp, packet);
     } else if (packet.is_request) {
       apply_request(*this, qp, packet, batch);
     } else {
@@ -244,7 +258,7 @@ void Engine::Impl::follow_neighbours(Time now) {
     has_changed = true;
     refresh_paths(*this, *nic);
   }
-  if (has_changed && !modifying.empty()) resume_modifies(*this, now);
+  if (has_changed) resume_commands(*this, now);
 }
 
 // ---- doorbells -------------------------------------------------------------------------------------
@@ -265,7 +279,7 @@ void Engine::Impl::visit_doorbells(Context& context, std::size_t& budget) {
         if (budget > 0) --budget;
         Qp* const qp = context.qps.find(static_cast<std::uint32_t>(slot));
         if (qp == nullptr) continue;
-        if (qp->state == QpState::kErr) {
+        if (qp->flushes()) {
           flush(*this, *qp);
         } else if (qp->can_send()) {
           activate(*qp);
@@ -343,6 +357,8 @@ bool Engine::Impl::plan_turn(Qp& qp) {
     }
     return true;
   };
+  if (qp.is_datagram())
+    return spend(qp.request_deficit_bytes, [&] { return plan_datagram(*this, qp, burst); });
   const bool more_responses =
       spend(qp.response_deficit_bytes, [&] { return plan_response(*this, qp, burst); });
   const bool more_requests =
@@ -366,8 +382,10 @@ void Engine::Impl::void_behind(PlannedPacket& packet, MemoryOp::Result outcome) 
     return;
   }
   qp.requests_void = true;
-  if (qp.state == QpState::kErr) return;
+  if (qp.flushes()) return;
+  const std::uint32_t completed = qp.requester.sq_consumer;  // by what was sent before it in this burst
   qp.requester = packet.before;
+  qp.requester.sq_consumer = completed;
   fail_gather(*this, qp);
 }
 
@@ -375,7 +393,7 @@ void Engine::Impl::seal(const PlannedPacket& packet, TxFrame& frame) {
   constexpr std::size_t kMaskedBytes = 14 + 128;  // headers and a little more: few pieces are fast
   const std::span<const std::byte> covered{frame.data, packet.length_bytes - kIcrcBytes};
   const std::size_t head = std::min(covered.size(), kMaskedBytes);
-  proto::Icrc icrc = packet.qp->headers.icrc_over(covered.first(head));
+  proto::Icrc icrc = packet.headers->icrc_over(covered.first(head));
   icrc.update(covered.subspan(head))
       .store(std::span<std::byte, kIcrcBytes>{frame.data + covered.size(), kIcrcBytes});
 }
@@ -408,7 +426,12 @@ std::size_t Engine::Impl::finish_burst(Time now) {
     ++counters.tx_roce_packets;
     ++qp->statistics.packets_sent;
     qp->statistics.bytes_sent += packet.length_bytes;
-    if (packet.kind == PlannedPacket::Kind::kRequest) commit_request(*this, *qp, packet, now);
+    if (packet.kind != PlannedPacket::Kind::kRequest) continue;
+    if (qp->service == proto::Service::kRc) {
+      commit_request(*this, *qp, packet, now);
+    } else {
+      commit_unacknowledged(*this, *qp, packet);
+    }
   }
   for (const PlannedPacket& packet : burst.packets) {
     if (packet.qp != nullptr) packet.qp->requests_void = packet.qp->responses_void = false;

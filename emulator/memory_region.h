@@ -17,7 +17,7 @@ struct Context;
 
 struct Pd {
   std::uint32_t handle = 0;
-  std::uint32_t users = 0;  // MRs and QPs
+  std::uint32_t users = 0;  // MRs, QPs and AHs
 };
 
 struct MemoryRegion {

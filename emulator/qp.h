@@ -116,6 +116,7 @@ struct Qp {
   CompletionQueue* recv_cq = nullptr;
   NicId nic;
   QpType type = QpType::kRc;
+  proto::Service service = proto::Service::kRc;  // of the type; kUd for QP1, too
   QpState state = QpState::kReset;
   bool signal_all = false;
   bool is_modifying = false;      // a ModifyQp waits for the neighbour
@@ -124,6 +125,7 @@ struct Qp {
   QpAttributes attributes;
   std::uint32_t path_mtu_bytes = 256;
   std::uint16_t ip_identification = 0;
+  std::uint16_t datagram_source_port = 0;
   proto::Gid local_gid;
   proto::HeaderTemplate headers;
 
@@ -165,11 +167,15 @@ struct Qp {
   }
   // What becomes of the QP in this batch counts already.
   [[nodiscard]] bool can_receive() const {
-    return !failed && (state == QpState::kRtr || state == QpState::kRts || state == QpState::kSqd);
+    return !failed && (state == QpState::kRtr || state == QpState::kRts || state == QpState::kSqd ||
+                       state == QpState::kSqe);
   }
   [[nodiscard]] bool can_send() const {
     return !failed && (state == QpState::kRts || state == QpState::kSqd);
   }
+  // Queues are flushed as they fill: both in ERR, the send queue in SQE.
+  [[nodiscard]] bool flushes() const { return state == QpState::kErr || state == QpState::kSqe; }
+  [[nodiscard]] bool is_datagram() const { return service == proto::Service::kUd; }
   [[nodiscard]] ResponderResource& resource(std::uint64_t number) {
     return resources[number % resources.size()];
   }

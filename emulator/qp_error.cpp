@@ -42,8 +42,18 @@ void set_state(Shard& shard, Qp& qp, QpState state) {
   if (state != QpState::kSqd) qp.attributes.sq_draining = false;
   __atomic_store_n(&qp.context->control->qp_state[qp.handle], static_cast<std::uint8_t>(state),
                    __ATOMIC_RELEASE);
-  if (state != QpState::kErr) qp.error_node.unlink();
-  if (state == QpState::kErr) shard.in_error.push_back(qp.error_node);
+  if (!qp.flushes()) {
+    qp.error_node.unlink();
+    return;
+  }
+  shard.in_error.push_back(qp.error_node);
+  shard.error_poll_interval = kMinErrorPoll;
+  shard.error_poll_at = Time::min();
+}
+
+void enter_send_error(Shard& shard, Qp& qp) {
+  set_state(shard, qp, QpState::kSqe);
+  flush(shard, qp);
 }
 
 void enter_error(Shard& shard, Qp& qp, bool keep_responses) {
@@ -57,8 +67,6 @@ void enter_error(Shard& shard, Qp& qp, bool keep_responses) {
   qp.ack_deadline = kNever;
   qp.requester.not_before = kNoWait;
   shard.update_timer(qp);
-  shard.error_poll_interval = kMinErrorPoll;
-  shard.error_poll_at = Time::min();
   if (qp.responder.has_receive) {  // taken by a message that will not end
     qp.responder.has_receive = false;
     flush_one(shard, qp, *qp.recv_cq, qp.rq[qp.rq.ring.distance(1, qp.responder.rq_consumer)].wr_id);
@@ -85,7 +93,11 @@ void fail_send(Shard& shard, Qp& qp, WcStatus status) {
   complete_send(shard, qp, r.sq_consumer, status);
   r.sq_consumer = qp.sq.ring.after(r.sq_consumer);
   qp.sq.ring.store_consumer(r.sq_consumer);
-  enter_error(shard, qp);
+  if (qp.service == proto::Service::kRc) {
+    enter_error(shard, qp);
+  } else {
+    enter_send_error(shard, qp);
+  }
 }
 
 bool flush(Shard& shard, Qp& qp) {
@@ -101,6 +113,7 @@ bool flush(Shard& shard, Qp& qp) {
     found = true;
   }
   if (found) qp.sq.ring.store_consumer(r.sq_consumer);
+  if (qp.state == QpState::kSqe) return found;
 
   std::uint32_t& taken = qp.responder.rq_consumer;
   const std::uint32_t first_taken = taken;

@@ -32,6 +32,15 @@ constexpr Transition kTransitions[] = {
     {QpType::kRc, QpState::kSqd, QpState::kSqd, 0,
      kRecoverable | kQpPort | kQpAv | kQpTimeout | kQpRetryCnt | kQpRnrRetry | kQpMaxQpRdAtomic |
          kQpMaxDestRdAtomic | kQpPkeyIndex},
+    {QpType::kUd, QpState::kReset, QpState::kInit, kQpPkeyIndex | kQpPort | kQpQkey, 0},
+    {QpType::kUd, QpState::kInit, QpState::kInit, 0, kQpPkeyIndex | kQpPort | kQpQkey},
+    {QpType::kUd, QpState::kInit, QpState::kRtr, 0, kQpPkeyIndex | kQpQkey},
+    {QpType::kUd, QpState::kRtr, QpState::kRts, kQpSqPsn, kQpCurState | kQpQkey},
+    {QpType::kUd, QpState::kRts, QpState::kRts, 0, kQpCurState | kQpQkey},
+    {QpType::kUd, QpState::kRts, QpState::kSqd, 0, kQpEnSqdAsyncNotify},
+    {QpType::kUd, QpState::kSqd, QpState::kRts, 0, kQpCurState | kQpQkey},
+    {QpType::kUd, QpState::kSqd, QpState::kSqd, 0, kQpPkeyIndex | kQpQkey},
+    {QpType::kUd, QpState::kSqe, QpState::kRts, 0, kQpCurState | kQpQkey},
 };
 
 }  // namespace

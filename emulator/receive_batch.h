@@ -33,6 +33,8 @@ struct RequestEffect {
   std::uint32_t rq_consumer = 0;  // after this packet
   std::uint32_t byte_len = 0;
   std::uint32_t immediate = 0;
+  proto::Qpn source_qpn;  // datagrams: who sent it, and over what
+  bool is_ipv6 = false;
   bool is_atomic = false;  // its original value goes to that resource:
   std::uint64_t resource_number = 0;
   bool raises_event = false;  // of that kind, for the QP

@@ -177,6 +177,16 @@ void commit_request(Shard& shard, Qp& qp, const PlannedPacket& packet, Time now)
   }
 }
 
+void commit_unacknowledged(Shard& shard, Qp& qp, const PlannedPacket& packet) {
+  Requester& r = qp.requester;
+  const std::uint32_t index = packet.before.send_index;
+  if (qp.flushes() || packet.psn.plus(1) != qp.sq[index].end_psn()) return;
+  complete_send(shard, qp, index, WcStatus::kSuccess);
+  r.sq_consumer = qp.sq.ring.after(index);
+  qp.sq.ring.store_consumer(r.sq_consumer);
+  if (r.send_index != r.sq_fetched) shard.activate(qp);  // one in error waits for its turn
+}
+
 void fail_gather(Shard& shard, Qp& qp) {
   qp.sq[qp.requester.send_index].local_error = WcStatus::kLocalProtectionError;
   shard.activate(qp);

@@ -18,6 +18,8 @@ namespace roci::emulator {
 bool plan_request(Shard& shard, Qp& qp, TransmitBatch& batch, Time now);
 // The packet is on its way.
 void commit_request(Shard& shard, Qp& qp, const PlannedPacket& packet, Time now);
+// The same for services that get no acknowledgement: what is on its way is done.
+void commit_unacknowledged(Shard& shard, Qp& qp, const PlannedPacket& packet);
 // Its payload could not be read: the WQE fails when its turn comes. The QP's state is as it was before the
 // packet.
 void fail_gather(Shard& shard, Qp& qp);

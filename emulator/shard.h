@@ -53,7 +53,7 @@ struct Nic {
   NeighbourCache neighbours;
   std::uint64_t seen_changes = 0;  // of the neighbours
   Counters counters;
-  std::uint32_t qp_count = 0, cq_count = 0, mr_count = 0, pd_count = 0;
+  std::uint32_t qp_count = 0, cq_count = 0, mr_count = 0, pd_count = 0, ah_count = 0;
 };
 
 // A ModifyQp whose reply waits for the neighbour.
@@ -61,6 +61,13 @@ struct PendingModify {
   CommandId id;
   Qp* qp = nullptr;
   ModifyQp command;
+};
+// The same for CreateAh. It counts as an AH already, of its NIC and among the users of its PD.
+struct PendingAh {
+  CommandId id;
+  Context* context = nullptr;
+  Pd* pd = nullptr;
+  AddressVector av;
 };
 
 struct Shard {
@@ -90,6 +97,7 @@ struct Shard {
   IntrusiveList<Qp> ready;     // have something to send, perhaps; served in turn
   IntrusiveList<Qp> in_error;  // queues are flushed as they fill
   std::vector<PendingModify> modifying;
+  std::vector<PendingAh> creating_ahs;
   std::deque<CommandReply> replies;
   Time error_poll_at = kNever;
   Duration error_poll_interval = kMinErrorPoll;

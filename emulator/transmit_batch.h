@@ -24,7 +24,8 @@ inline constexpr std::size_t kIcrcBytes = 4;
 struct PlannedPacket {
   enum class Kind : std::uint8_t { kRequest, kResponse, kNeighbour };
 
-  Qp* qp = nullptr;  // null for kNeighbour
+  Qp* qp = nullptr;                                // null for kNeighbour
+  const proto::HeaderTemplate* headers = nullptr;  // the QP's, or those of a datagram's address handle
   Kind kind = Kind::kNeighbour;
   bool is_retransmission = false;
   std::uint32_t first_op = 0;
@@ -52,6 +53,10 @@ class TransmitBatch {
   // counts both. Returns where the extension headers go.
   std::byte* start_packet(Qp& qp, proto::Opcode opcode, proto::Psn psn, std::uint32_t behind_bth,
                           bool ack_request, bool solicited) const {
+    return start_packet(qp, qp.headers, opcode, psn, behind_bth, ack_request, solicited);
+  }
+  std::byte* start_packet(Qp& qp, const proto::HeaderTemplate& headers, proto::Opcode opcode, proto::Psn psn,
+                          std::uint32_t behind_bth, bool ack_request, bool solicited) const {
     const TxFrame& frame = frames[packets.size()];
     const std::uint32_t pad = pad_of(behind_bth);
     proto::HeaderTemplate::PerPacket packet;
@@ -62,20 +67,25 @@ class TransmitBatch {
     packet.pad_count = static_cast<std::uint8_t>(pad);
     packet.ip_identification = qp.ip_identification++;
     packet.bytes_behind_bth = static_cast<std::uint16_t>(behind_bth + pad);
-    return frame.data + qp.headers.emit({frame.data, frame.capacity_bytes}, packet);
+    return frame.data + headers.emit({frame.data, frame.capacity_bytes}, packet);
   }
   // Ends what start_packet() began. The ops behind `first_op` fill the payload.
   PlannedPacket& add(Qp& qp, PlannedPacket::Kind kind, proto::Psn psn, std::uint32_t behind_bth,
                      std::size_t first_op) {
+    return add(qp, qp.headers, kind, psn, behind_bth, first_op);
+  }
+  PlannedPacket& add(Qp& qp, const proto::HeaderTemplate& headers, PlannedPacket::Kind kind, proto::Psn psn,
+                     std::uint32_t behind_bth, std::size_t first_op) {
     PlannedPacket& packet = packets.emplace_back();
     packet.qp = &qp;
+    packet.headers = &headers;
     packet.kind = kind;
     packet.psn = psn;
     packet.first_op = static_cast<std::uint32_t>(first_op);
     packet.op_count = static_cast<std::uint32_t>(ops.size() - first_op);
     packet.length_bytes =
-        static_cast<std::uint32_t>(qp.headers.size() + behind_bth + pad_of(behind_bth) + kIcrcBytes);
-    std::byte* const pad = frames[packets.size() - 1].data + qp.headers.size() + behind_bth;
+        static_cast<std::uint32_t>(headers.size() + behind_bth + pad_of(behind_bth) + kIcrcBytes);
+    std::byte* const pad = frames[packets.size() - 1].data + headers.size() + behind_bth;
     std::memset(pad, 0, pad_of(behind_bth));
     return packet;
   }

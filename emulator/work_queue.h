@@ -29,6 +29,9 @@ struct SendWqe {
   proto::Rkey rkey;
   std::uint32_t immediate = 0;  // as a number
   proto::Psn first_psn;
+  std::uint32_t ah_number = 0;  // of a datagram, and the two below
+  proto::Qpn remote_qpn;
+  proto::Qkey remote_qkey;
   std::uint32_t psn_count = 1;                // READ: one for each response packet
   WcStatus local_error = WcStatus::kSuccess;  // found before it was sent: reported when its turn comes
   proto::Operation operation = proto::Operation::kSend;

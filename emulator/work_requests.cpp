@@ -8,8 +8,13 @@
 namespace roci::emulator {
 namespace {
 
+// Transport services, a bit each.
+constexpr unsigned bit(proto::Service service) { return 1U << static_cast<unsigned>(service); }
+constexpr unsigned kRc = bit(proto::Service::kRc), kUc = bit(proto::Service::kUc),
+                   kUd = bit(proto::Service::kUd);
+
 struct SendOpcodeInfo {
-  bool is_supported = false;
+  unsigned services = 0;  // that have it
   bool has_immediate = false;
   proto::Operation operation = proto::Operation::kSend;
   WcOpcode completes_as = WcOpcode::kSend;
@@ -17,13 +22,13 @@ struct SendOpcodeInfo {
 
 // By the number in RingSendWqe::opcode.
 constexpr SendOpcodeInfo kSendOpcodes[] = {
-    {true, false, proto::Operation::kWrite, WcOpcode::kRdmaWrite},
-    {true, true, proto::Operation::kWrite, WcOpcode::kRdmaWrite},
-    {true, false, proto::Operation::kSend, WcOpcode::kSend},
-    {true, true, proto::Operation::kSend, WcOpcode::kSend},
-    {true, false, proto::Operation::kReadRequest, WcOpcode::kRdmaRead},
-    {true, false, proto::Operation::kCompareSwap, WcOpcode::kCompareSwap},
-    {true, false, proto::Operation::kFetchAdd, WcOpcode::kFetchAdd},
+    {kRc | kUc, false, proto::Operation::kWrite, WcOpcode::kRdmaWrite},
+    {kRc | kUc, true, proto::Operation::kWrite, WcOpcode::kRdmaWrite},
+    {kRc | kUc | kUd, false, proto::Operation::kSend, WcOpcode::kSend},
+    {kRc | kUc | kUd, true, proto::Operation::kSend, WcOpcode::kSend},
+    {kRc, false, proto::Operation::kReadRequest, WcOpcode::kRdmaRead},
+    {kRc, false, proto::Operation::kCompareSwap, WcOpcode::kCompareSwap},
+    {kRc, false, proto::Operation::kFetchAdd, WcOpcode::kFetchAdd},
 };
 static_assert(std::size(kSendOpcodes) == static_cast<std::size_t>(SendOpcode::kFetchAdd) + 1);
 
@@ -45,12 +50,16 @@ bool keys_grant(const Shard& shard, const Qp& qp, std::span<const RingSge> sges,
 // Judges the private copy, whose tail stands already; returns what it will complete with.
 WcStatus judge(const Shard& shard, const Qp& qp, std::uint32_t index, SendWqe& wqe) {
   if (wqe.is_rd_atomic() && qp.attributes.max_rd_atomic == 0) return WcStatus::kLocalQpOperationError;
+  // A datagram is one packet. Longer ones are not sent, and the sender is told (where [IBTA C10-93.1.1] is
+  // read as not to).
+  const std::uint32_t most = qp.is_datagram() ? qp.path_mtu_bytes : shard.config.limits.max_message_bytes;
   if (wqe.is_inline()) {
-    return wqe.is_rd_atomic() ? WcStatus::kLocalQpOperationError : WcStatus::kSuccess;
+    if (wqe.is_rd_atomic()) return WcStatus::kLocalQpOperationError;
+    return wqe.length_bytes > most ? WcStatus::kLocalLengthError : WcStatus::kSuccess;
   }
   const std::span<const RingSge> sges = qp.sq.sges(index);
   const std::uint64_t total = total_bytes(sges);
-  if (total > shard.config.limits.max_message_bytes) return WcStatus::kLocalLengthError;  // [IBTA 11.6.2]
+  if (total > most) return WcStatus::kLocalLengthError;  // [IBTA 11.6.2]
   wqe.length_bytes = static_cast<std::uint32_t>(total);
   if (wqe.operation == proto::Operation::kCompareSwap || wqe.operation == proto::Operation::kFetchAdd) {
     if (sges.size() != 1) return WcStatus::kLocalQpOperationError;  // [IBTA Table 100]
@@ -80,15 +89,20 @@ bool fetch_send(Shard& shard, Qp& qp) {
                                         (kSendFence | kSendSignaled | kSendSolicited | kSendInline));
   wqe.immediate = __builtin_bswap32(shared.immediate_or_invalidate);
   const QpCapabilities& cap = qp.attributes.capabilities;
-  if (shared.opcode >= std::size(kSendOpcodes) || !kSendOpcodes[shared.opcode].is_supported) {
+  if (shared.opcode >= std::size(kSendOpcodes) ||
+      (kSendOpcodes[shared.opcode].services & bit(qp.service)) == 0) {
     wqe.local_error = WcStatus::kLocalQpOperationError;
   } else {
     const SendOpcodeInfo& opcode = kSendOpcodes[shared.opcode];
     wqe.operation = opcode.operation;
     wqe.completes_as = opcode.completes_as;
     wqe.has_immediate = opcode.has_immediate;
-    if (opcode.operation == proto::Operation::kCompareSwap ||
-        opcode.operation == proto::Operation::kFetchAdd) {
+    if (qp.is_datagram()) {
+      wqe.ah_number = shared.wr.ud.ah_number;
+      wqe.remote_qpn = proto::Qpn{shared.wr.ud.remote_qpn};
+      wqe.remote_qkey = proto::Qkey{shared.wr.ud.remote_qkey};
+    } else if (opcode.operation == proto::Operation::kCompareSwap ||
+               opcode.operation == proto::Operation::kFetchAdd) {
       wqe.remote_address = shared.wr.atomic.remote_address;
       wqe.rkey = proto::Rkey{shared.wr.atomic.rkey};
       wqe.compare = shared.wr.atomic.compare_add;

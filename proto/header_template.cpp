@@ -59,6 +59,10 @@ void HeaderTemplate::set_destination(Qpn destination) {
   store_8_24(bth + 4, 0, destination.value());
 }
 
+void HeaderTemplate::set_source_port(std::uint16_t port) {
+  store_be16(&bytes_[size_ - Bth::kSize - UdpHeader::kSize], port);  // the UDP checksum stays 0
+}
+
 std::size_t HeaderTemplate::emit(std::span<std::byte> out, const PerPacket& packet) const {
   assert(size_ != 0 && out.size() >= size_);
   std::byte* at = out.data();

@@ -53,8 +53,9 @@ class HeaderTemplate {
   HeaderTemplate() = default;
   HeaderTemplate(const Path& path, Qpn destination, Pkey pkey = kDefaultPkey);
 
-  // For UD, where it changes from packet to packet; a QP of a connection keeps it.
+  // For UD, where they change from packet to packet; a QP of a connection keeps them.
   void set_destination(Qpn destination);
+  void set_source_port(std::uint16_t port);
 
   // Bytes up to and including the BTH: 54 with IPv4, 74 with IPv6, 4 more with a VLAN tag. 0 if
   // default-constructed.

@@ -168,6 +168,14 @@ sim::ConnectOptions Bench::connect_options(const ConnectionOptions& options) con
   return to;
 }
 
+AddressVector Bench::peer_av() const {
+  AddressVector av;
+  av.dgid = peer_gid(options_.ipv6);
+  av.sgid_index = options_.ipv6 ? 2 : 1;
+  av.is_global = true;
+  return av;
+}
+
 Connection Bench::connect(Client& client, const ConnectionOptions& options) {
   Connection made;
   made.cq = client.create_cq(200, 0xC0);
@@ -178,6 +186,14 @@ Connection Bench::connect(Client& client, const ConnectionOptions& options) {
   made.peer_qpn = options.peer_qpn;
   const sim::ConnectOptions to = connect_options(options);
   if (options.state == QpState::kReset) return made;
+  if (options.qp.type == QpType::kUd || options.qp.type == QpType::kGsi) {
+    for (const QpState state : {QpState::kInit, QpState::kRtr, QpState::kRts}) {
+      REQUIRE(client.to_datagram_state(*made.qp, state, proto::Qkey{kQkey}, proto::Psn{options.our_psn}) ==
+              std::errc{});
+      if (state == options.state) break;
+    }
+    return made;
+  }
   REQUIRE(client.to_init(*made.qp, to.access) == std::errc{});
   if (options.state == QpState::kInit) return made;
   REQUIRE(client.to_rtr(*made.qp, to) == std::errc{});
@@ -200,6 +216,7 @@ void Bench::expect(sim::Cq& cq, const Completion& wanted) {
   if (wanted.wr_id) CHECK(cqe->wr_id == *wanted.wr_id);
   if (wanted.opcode) CHECK(cqe->opcode == *wanted.opcode);
   if (wanted.byte_len) CHECK(cqe->byte_len == *wanted.byte_len);
+  if (wanted.source_qpn) CHECK(cqe->src_qp == *wanted.source_qpn);
   if (wanted.imm) {
     CHECK((cqe->wc_flags & sim::kWcWithImm) != 0);
     CHECK(__builtin_bswap32(cqe->immediate_or_invalidate) == *wanted.imm);
@@ -236,6 +253,10 @@ Bytes Bench::frame(const Connection& connection, const Line& line) const {
   packet.bth.solicited_event = line.solicited.value_or(false);
   const Bytes payload = line.payload.value_or(Bytes{});
   packet.payload = payload;
+  if (opcode.has(proto::Extension::kDeth)) {
+    packet.deth = proto::Deth{proto::Qkey{line.qkey.value_or(kQkey)}, 0,
+                              proto::Qpn{line.source_qpn.value_or(connection.peer_qpn)}};
+  }
   if (opcode.has(proto::Extension::kReth)) {
     packet.reth = proto::Reth{line.va.value_or(connection.mr.iova),
                               proto::Rkey{line.rkey.value_or(connection.mr.rkey.value())},
@@ -293,6 +314,10 @@ void Bench::expect(const Line& wanted) {
     compare("syndrome", wanted.syndrome, got.aeth->syndrome.byte(), text);
     compare("is_ack", wanted.is_ack, got.aeth->syndrome.kind() == proto::Syndrome::Kind::kAck, text);
     compare("msn", wanted.msn, got.aeth->msn.value(), text);
+  }
+  if (got.deth) {
+    compare("qkey", wanted.qkey, got.deth->qkey.value(), text);
+    compare("source_qpn", wanted.source_qpn, got.deth->source.value(), text);
   }
   if (got.reth) {
     compare("va", wanted.va, got.reth->virtual_address, text);

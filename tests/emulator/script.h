@@ -49,6 +49,8 @@ struct Line {
   std::optional<std::uint64_t> compare{};
   std::optional<std::uint64_t> swap_or_add{};
   std::optional<std::uint64_t> original{};
+  std::optional<std::uint32_t> qkey{};        // sending: kQkey
+  std::optional<std::uint32_t> source_qpn{};  // of the DETH; sending: the peer's
   std::optional<Bytes> payload{};
   std::optional<std::size_t> payload_bytes{};  // expecting: its size only
   std::optional<std::uint32_t> dqpn{};         // sending: the QP's; expecting: any
@@ -68,6 +70,7 @@ struct Completion {
   std::optional<std::uint32_t> opcode{};
   std::optional<std::uint32_t> byte_len{};
   std::optional<std::uint32_t> imm{};
+  std::optional<std::uint32_t> source_qpn{};  // of a datagram
 };
 
 struct BenchOptions {
@@ -85,10 +88,11 @@ struct BenchOptions {
 inline constexpr std::uint32_t kPeerQpn = 0x222222;
 inline constexpr std::uint32_t kOurPsn = 1000;  // the engine's first, as requester
 inline constexpr std::uint32_t kPeerPsn = 100;  // the peer's first, which the engine expects
+inline constexpr std::uint32_t kQkey = 0x11111111;
 
 class Bench;
 
-// One connected QP, its queues and memory.
+// One connected QP, or one for datagrams, its queues and memory.
 struct Connection {
   std::unique_ptr<sim::Cq> cq;
   std::unique_ptr<sim::Cq> recv_cq;  // for receives
@@ -123,6 +127,9 @@ class Bench {
   sim::Client& add_client();
   Connection connect(const ConnectionOptions& options = {}) { return connect(*client_, options); }
   Connection connect(sim::Client& client, const ConnectionOptions& options);
+  // An address handle for the peer.
+  emulator::AhHandle peer_ah() { return client_->create_ah(peer_av()); }
+  [[nodiscard]] emulator::AddressVector peer_av() const;
   sim::ConnectOptions connect_options(const ConnectionOptions& options) const;
   // Posts and lets the engine work.
   void post(Connection& connection, const sim::SendWr& wr);

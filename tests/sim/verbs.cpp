@@ -99,7 +99,9 @@ bool Qp::queue_send(const SendWr& wr) {
   wqe.send_flags = wr.flags;
   wqe.immediate_or_invalidate = __builtin_bswap32(wr.immediate);
   const bool is_atomic = wr.opcode == kWrCompareSwap || wr.opcode == kWrFetchAdd;
-  if (is_atomic) {
+  if (is_datagram_) {
+    wqe.wr.ud = {wr.remote_qpn.value(), wr.remote_qkey.value(), 0, 0, wr.ah.value + 1};
+  } else if (is_atomic) {
     wqe.wr.atomic = {wr.remote_address, wr.compare_add, wr.swap, wr.rkey.value(), 0};
   } else {
     wqe.wr.rdma = {wr.remote_address, wr.rkey.value(), 0};
@@ -220,13 +222,14 @@ std::unique_ptr<Qp> Client::create_qp(Cq& send_cq, Cq& recv_cq, const QpOptions&
   const QpCapabilities& caps = options.capabilities;
   qp->client_ = this;
   qp->capabilities_ = caps;
+  qp->is_datagram_ = options.type == QpType::kUd || options.type == QpType::kGsi;
   qp->send_ring_ = RingMemory(send_ring_shape(caps).bytes());
   qp->recv_ring_ = RingMemory(recv_ring_shape(caps).bytes());
   CreateQp create;
   create.pd = options.pd.value_or(pd_);
   create.send_cq = send_cq.handle();
   create.recv_cq = recv_cq.handle();
-  create.type = static_cast<std::uint32_t>(QpType::kRc);
+  create.type = static_cast<std::uint32_t>(options.type);
   create.sq_signal_all = options.signal_all;
   create.capabilities = caps;
   create.send_ring = qp->send_ring_.bytes();
@@ -280,6 +283,22 @@ std::errc Client::to_state(Qp& qp, QpState state) {
   ModifyQp modify{qp.handle(), kQpState, {}};
   modify.attributes.state = state;
   return transact(modify).error;
+}
+
+std::errc Client::to_datagram_state(Qp& qp, QpState state, proto::Qkey qkey, proto::Psn sq_psn) {
+  ModifyQp modify{qp.handle(), kQpState, {}};
+  modify.attributes.state = state;
+  modify.attributes.qkey = qkey.value();
+  modify.attributes.sq_psn = sq_psn;
+  if (state == QpState::kInit) modify.mask |= kQpPkeyIndex | kQpPort | kQpQkey;
+  if (state == QpState::kRts) modify.mask |= kQpSqPsn;
+  return transact(modify).error;
+}
+
+AhHandle Client::create_ah(const AddressVector& av) {
+  const CommandReply reply = transact(CreateAh{pd_, av});
+  must("create_ah", reply);
+  return std::get<AhHandle>(reply.body);
 }
 
 void Client::connect(Qp& qp, const ConnectOptions& options) {

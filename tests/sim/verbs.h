@@ -64,7 +64,7 @@ enum WcOpcode : std::uint32_t {
   kWcRecv = 128,
   kWcRecvWriteImm = 129,
 };
-enum WcFlags : std::uint32_t { kWcWithImm = 2 };
+enum WcFlags : std::uint32_t { kWcGrh = 1, kWcWithImm = 2 };
 
 struct Sge {
   std::uint64_t address = 0;
@@ -81,6 +81,9 @@ struct SendWr {
   proto::Rkey rkey{};
   std::uint32_t immediate = 0;  // host order
   std::uint64_t compare_add = 0, swap = 0;
+  emulator::AhHandle ah{};  // datagrams: where to
+  proto::Qpn remote_qpn{};
+  proto::Qkey remote_qkey{};
 };
 
 struct RecvWr {
@@ -164,6 +167,7 @@ class Qp {
   emulator::QpHandle handle_;
   proto::Qpn qpn_;
   emulator::QpCapabilities capabilities_;
+  bool is_datagram_ = false;
   RingMemory send_ring_, recv_ring_;
   std::uint32_t ssn_ = 1;
 };
@@ -171,7 +175,8 @@ class Qp {
 struct QpOptions {
   emulator::QpCapabilities capabilities{64, 64, 4, 4, 128};
   bool signal_all = false;
-  std::optional<emulator::PdHandle> pd;  // the client's own by default
+  std::optional<emulator::PdHandle> pd{};  // the client's own by default
+  emulator::QpType type = emulator::QpType::kRc;
 };
 
 // What a connection needs to know of the other side, and how it is to behave.
@@ -236,6 +241,9 @@ class Client {
   std::errc to_rtr(Qp& qp, const ConnectOptions& options);
   std::errc to_rts(Qp& qp, const ConnectOptions& options);
   std::errc to_state(Qp& qp, emulator::QpState state);
+  // A datagram QP, one step further.
+  std::errc to_datagram_state(Qp& qp, emulator::QpState state, proto::Qkey qkey, proto::Psn sq_psn = {});
+  emulator::AhHandle create_ah(const emulator::AddressVector& av);
   void connect(Qp& qp, const ConnectOptions& options);  // all three
   emulator::QpAttributes query(Qp& qp);
   emulator::CommandReply destroy(Qp& qp) { return transact(emulator::DestroyQp{qp.handle()}); }
