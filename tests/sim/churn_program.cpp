@@ -31,19 +31,15 @@ struct Party {
 
 class ChurnProgram {
  public:
-  explicit ChurnProgram(const ChurnProgramOptions& options)
-      : options_(options), random_(options.seed * 2 + 1) {}
+  explicit ChurnProgram(const ProgramOptions& options) : options_(options), random_(options.seed * 2 + 1) {}
 
   ProgramResult run() {
     WorldConfig config;
     config.seed = random_.next();
     config.shards = options_.shards;
-    config.link.per_million = {random_.between32(0, 20'000), random_.between32(0, 20'000),
-                               random_.between32(0, 20'000), random_.between32(0, 10'000)};
-    if (random_.chance(500'000)) config.pause_per_million = random_.between32(100, 10'000);
-    if (random_.chance(500'000)) config.short_burst_per_million = random_.between32(10'000, 300'000);
+    choose_faults(config, options_, random_.fork());
     config.static_neighbours = random_.chance(500'000);
-    result_.setting = std::to_string(options_.shards) + " shards";
+    result_.setting = std::to_string(options_.shards) + " shards, " + describe_faults(config);
     world_ = std::make_unique<World>(config);
     start_steady();
     for (unsigned host = 0; host < 2; ++host) {
@@ -53,9 +49,9 @@ class ChurnProgram {
           party.regions.push_back(party.client->new_mr(kRegionBytes));
       }
     }
-    for (int i = 0; i < 4; ++i)
+    for (unsigned i = 0; i < options_.max_connections; ++i)
       make_connection();
-    for (unsigned i = 0; i < options_.actions && result_.ok(); ++i) {
+    for (unsigned i = 0; i < 2 * options_.operations && result_.ok(); ++i) {
       act();
       world_->run_for(microseconds(random_.between32(1, 300)));
       poll_all();
@@ -300,7 +296,7 @@ class ChurnProgram {
     }
   }
 
-  ChurnProgramOptions options_;
+  ProgramOptions options_;
   Random random_;
   ProgramResult result_;
   std::unique_ptr<World> world_;
@@ -313,6 +309,6 @@ class ChurnProgram {
 
 }  // namespace
 
-ProgramResult run_churn_program(const ChurnProgramOptions& options) { return ChurnProgram(options).run(); }
+ProgramResult run_churn_program(const ProgramOptions& options) { return ChurnProgram(options).run(); }
 
 }  // namespace roci::sim

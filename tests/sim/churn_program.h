@@ -7,17 +7,10 @@
 // left when all have gone.
 #pragma once
 
-#include <cstdint>
-
-#include "tests/sim/rc_program.h"
+#include "tests/sim/program.h"
 
 namespace roci::sim {
 
-struct ChurnProgramOptions {
-  std::uint64_t seed = 1;
-  unsigned shards = 1;
-  unsigned actions = 400;
-};
-[[nodiscard]] ProgramResult run_churn_program(const ChurnProgramOptions& options);
+[[nodiscard]] ProgramResult run_churn_program(const ProgramOptions& options);
 
 }  // namespace roci::sim

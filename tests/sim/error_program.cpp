@@ -89,21 +89,19 @@ struct Side {
 
 class ErrorProgram {
  public:
-  explicit ErrorProgram(const ErrorProgramOptions& options)
-      : options_(options), random_(options.seed * 2 + 1) {}
+  explicit ErrorProgram(const ProgramOptions& options) : options_(options), random_(options.seed * 2 + 1) {}
 
   ProgramResult run() {
     WorldConfig config;
     config.seed = random_.next();
     config.shards = options_.shards;
-    config.link.delay = Duration(random_.between32(200, 10'000));
-    if (random_.chance(500'000)) config.pause_per_million = random_.between32(1'000, 50'000);
-    if (random_.chance(500'000)) config.short_burst_per_million = random_.between32(10'000, 500'000);
+    choose_faults(config, options_, random_.fork());
+    is_clean_ = is_clean(config.link);
     config.transmit_burst = random_.between32(1, 64);
     world_ = std::make_unique<World>(config);
     kind_ = static_cast<Kind>(random_.index(kKindCount));
     error_ = &kErrors[kind_];
-    result_.setting = error_->name;
+    result_.setting = std::string(error_->name) + ", " + describe_faults(config);
     build();
     play();
     collect(*world_, config, result_);
@@ -124,7 +122,7 @@ class ErrorProgram {
     to_b.mtu = to_a.mtu = proto::PathMtu{static_cast<std::uint16_t>(256U << random_.index(5))};
     to_b.timeout = to_a.timeout = 13;
     if (is_victim) {
-      to_b.retry_cnt = static_cast<std::uint8_t>(random_.between32(0, 4));
+      if (is_clean_) to_b.retry_cnt = static_cast<std::uint8_t>(random_.between32(0, 4));
       to_b.rnr_retry = static_cast<std::uint8_t>(random_.between32(0, 6));
       if (kind_ == kQpGrantsNothing) to_a.access = 0;
     }
@@ -344,6 +342,10 @@ class ErrorProgram {
       if (cqe.wr_id != i)
         return fail("completion " + std::to_string(i) + " is of work request " + std::to_string(cqe.wr_id));
       std::uint32_t wanted = has_failed ? kWcFlushed : i == before ? error_->status : kWcSuccess;
+      // The NAK may be lost, and with it the acknowledgement of those before; a QP in ERR answers nothing
+      // more.
+      if (!has_failed && error_->kills_peer && !is_clean_ && cqe.status == kWcRetryExceeded)
+        wanted = kWcRetryExceeded;
       // A dead peer fails the first request; a modify flushes whatever was not complete then.
       if (!has_failed && is_gone) wanted = kWcRetryExceeded;
       if (kind_ == kModifyToError && cqe.status == kWcFlushed) wanted = kWcFlushed;
@@ -413,12 +415,13 @@ class ErrorProgram {
     if (!std::equal(target.begin(), target.end(), now.begin())) return fail("the target has changed");
   }
 
-  ErrorProgramOptions options_;
+  ProgramOptions options_;
   Random random_;
   ProgramResult result_;
   std::unique_ptr<World> world_;
   Kind kind_ = kWriteBadRkey;
   const Error* error_ = nullptr;
+  bool is_clean_ = false;
   Side sides_[2];
   std::vector<RingCqe> beside_;
   std::uint32_t length_ = 0;
@@ -426,6 +429,6 @@ class ErrorProgram {
 
 }  // namespace
 
-ProgramResult run_error_program(const ErrorProgramOptions& options) { return ErrorProgram(options).run(); }
+ProgramResult run_error_program(const ProgramOptions& options) { return ErrorProgram(options).run(); }
 
 }  // namespace roci::sim

@@ -1,78 +1,174 @@
 // roci-sim: random programs against simulated engines, each from its seed; the first that fails prints how to
-// replay it.
+// replay it, and the smallest that fails alike.
+//
+// The programs run in a child, so that one that crashes or never ends is reported like any other.
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <new>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
-#include "tests/sim/churn_program.h"
-#include "tests/sim/error_program.h"
-#include "tests/sim/rc_program.h"
+#include "proto/opcode.h"
+#include "tests/sim/run.h"
 
 namespace {
 
-using roci::sim::ProgramResult;
+using namespace roci::sim;
+
+using ull = unsigned long long;
 
 struct Options {
-  std::uint64_t seed = 1;
-  std::uint64_t runs = 0;  // 0: one, or until the time is up
+  RunOptions run;
+  std::uint64_t runs = 0, packets = 0;  // 0: any number
   double seconds = 0;
-  unsigned shards = 0;  // 0: one and two by turns
-  std::string kind = "all";
-  unsigned operations = 150;
-  bool is_verbose = false;
+  bool all_kinds = true, all_shards = true;
+  bool is_verbose = false, may_shrink = true;
 };
 
-struct Totals {
-  std::uint64_t runs = 0, operations = 0, messages = 0, bytes = 0, frames = 0, retransmitted = 0,
-                timeouts = 0, rnr = 0, sequence = 0, pauses = 0, short_bursts = 0, blocked = 0, passes = 0;
-  std::uint64_t faults[roci::sim::kFaultCount] = {};
-  double virtual_seconds = 0;
+// What the child has done so far; in memory that both see.
+struct Progress {
+  ull runs = 0, operations = 0, messages = 0, bytes = 0, packets = 0, retransmitted = 0, timeouts = 0,
+      rnr = 0, sequence = 0, passes = 0;
+  double virtual_seconds = 0, took = 0, took_processor = 0;  // the latter two in seconds
+  FaultNumbers faults{}, runs_with_fault{};
+  std::array<std::uint64_t, 256> sent{}, accepted{};
+  std::array<std::uint64_t, 9> runs_by_shards{};
+  // The run that is going on, and its failure.
+  std::size_t kind = 0;
+  ProgramOptions program;
+  bool has_failed = false;
+  std::array<char, 4096> failure{}, setting{};
 
   void add(const ProgramResult& one) {
     ++runs;
     operations += one.operations;
     messages += one.messages_received;
     bytes += one.bytes;
-    frames += one.link_frames;
+    packets += one.counts.frames;
     retransmitted += one.retransmitted;
     timeouts += one.ack_timeouts;
     rnr += one.rnr_naks;
     sequence += one.sequence_naks;
-    pauses += one.counts.pauses;
-    short_bursts += one.counts.short_bursts;
-    blocked += one.counts.blocked;
     passes += one.counts.passes;
-    for (std::size_t i = 0; i < roci::sim::kFaultCount; ++i)
-      faults[i] += one.faults[i];
     virtual_seconds += std::chrono::duration<double>(one.virtual_time).count();
-  }
-  void print(double took) const {
-    std::printf(
-        "%llu programs, %llu operations, %llu messages, %.1f MB, %llu frames, %.1f s of virtual time in %.1f "
-        "s\n",
-        static_cast<unsigned long long>(runs), static_cast<unsigned long long>(operations),
-        static_cast<unsigned long long>(messages), static_cast<double>(bytes) / 1e6,
-        static_cast<unsigned long long>(frames), virtual_seconds, took);
-    std::printf("link:  ");
-    for (std::size_t i = 0; i < roci::sim::kFaultCount; ++i) {
-      std::printf(" %llu %s", static_cast<unsigned long long>(faults[i]), roci::sim::kFaultNames[i]);
+    for (std::size_t i = 0; i < kFaultCount; ++i) {
+      faults[i] += one.faults[i];
+      runs_with_fault[i] += one.faults[i] != 0 ? 1U : 0U;
     }
-    std::printf("\ndaemon: %llu passes, %llu pauses, %llu short bursts, %llu with a NIC blocked\n",
-                static_cast<unsigned long long>(passes), static_cast<unsigned long long>(pauses),
-                static_cast<unsigned long long>(short_bursts), static_cast<unsigned long long>(blocked));
-    std::printf("engine: %llu packets retransmitted, %llu ACK timeouts, %llu RNR NAKs, %llu sequence NAKs\n",
-                static_cast<unsigned long long>(retransmitted), static_cast<unsigned long long>(timeouts),
-                static_cast<unsigned long long>(rnr), static_cast<unsigned long long>(sequence));
+    for (std::size_t i = 0; i < sent.size(); ++i) {
+      sent[i] += one.counts.sent[i];
+      accepted[i] += one.counts.accepted[i];
+    }
+    ++runs_by_shards[program.shards];
+  }
+
+  void print() const {
+    std::printf(
+        "%llu runs (%llu with one shard, %llu with more), %llu packets in %.1f s: %.0f a second, %.0f of "
+        "processor time\n",
+        runs, static_cast<ull>(runs_by_shards[1]), runs - runs_by_shards[1], packets, took,
+        static_cast<double>(packets) / took, static_cast<double>(packets) / took_processor);
+    std::printf("%llu operations, %llu messages, %.1f MB, %llu passes of a daemon, %.1f s of virtual time\n",
+                operations, messages, static_cast<double>(bytes) / 1e6, passes, virtual_seconds);
+    std::printf("%llu packets retransmitted, %llu ACK timeouts, %llu RNR NAKs, %llu sequence NAKs\n",
+                retransmitted, timeouts, rnr, sequence);
+    for (std::size_t i = 0; i < kFaultCount; ++i) {
+      std::printf("  %-12s %8llu times, in %2.0f %% of the runs\n", kFaultNames[i],
+                  static_cast<ull>(faults[i]),
+                  100 * static_cast<double>(runs_with_fault[i]) / static_cast<double>(runs));
+    }
+    print_opcodes();
+  }
+
+  void print_opcodes() const {
+    for (std::size_t i = 0; i < sent.size(); ++i) {
+      if (sent[i] == 0) continue;
+      const roci::proto::OpcodeInfo& info = roci::proto::info(static_cast<roci::proto::Opcode>(i));
+      std::printf("  %-32.*s %9llu sent, %9llu accepted\n", static_cast<int>(info.name.size()),
+                  info.name.data(), static_cast<ull>(sent[i]), static_cast<ull>(accepted[i]));
+    }
+    std::string never;
+    for (std::size_t i = 0; i < sent.size(); ++i) {
+      const roci::proto::OpcodeInfo& info = roci::proto::info(static_cast<roci::proto::Opcode>(i));
+      using roci::proto::Service;
+      const bool is_ours =
+          info.service == Service::kRc || info.service == Service::kUc || info.service == Service::kUd;
+      if (info.is_known && is_ours && accepted[i] == 0) never += ' ' + std::string(info.short_name);
+    }
+    std::printf("never accepted:%s\n", never.empty() ? " none" : never.c_str());
   }
 };
 
-ProgramResult run(const std::string& kind, std::uint64_t seed, unsigned shards, unsigned operations) {
-  if (kind == "churn") return roci::sim::run_churn_program({seed, shards});
-  if (kind == "errors") return roci::sim::run_error_program({seed, shards});
-  return roci::sim::run_rc_program({seed, shards, operations});
+RunOptions current(const Progress& progress) { return {kinds()[progress.kind].name, progress.program}; }
+
+void run_all(const Options& options, Progress& progress) {
+  const auto start = std::chrono::steady_clock::now();
+  const bool is_open_ended = options.runs == 0 && (options.seconds > 0 || options.packets > 0);
+  const std::uint64_t runs = options.runs == 0 ? 1 : options.runs;
+  for (std::uint64_t i = 0; is_open_ended || i < runs; ++i) {
+    if (options.seconds > 0 && progress.took > options.seconds) break;
+    if (options.packets > 0 && progress.packets >= options.packets) break;
+    progress.program = options.run.program;
+    progress.program.seed += i;
+    const std::uint64_t seed = progress.program.seed;
+    if (options.all_shards) progress.program.shards = 1 + static_cast<unsigned>(seed / kinds().size() % 2);
+    for (progress.kind = 0; !options.all_kinds && kinds()[progress.kind].name != options.run.kind;)
+      ++progress.kind;
+    if (options.all_kinds) progress.kind = static_cast<std::size_t>(seed % kinds().size());
+    alarm(kRunSeconds);
+    const ProgramResult result = run(current(progress));
+    progress.add(result);
+    progress.took_processor = static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+    progress.took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (options.is_verbose) {
+      std::printf("%s %llu: %s; trace %016llx\n", kinds()[progress.kind].name, static_cast<ull>(seed),
+                  result.setting.c_str(), static_cast<ull>(result.trace_hash));
+    }
+    if (!result.ok()) {
+      progress.has_failed = true;
+      std::strncpy(progress.failure.data(), result.failure.c_str(), progress.failure.size() - 1);
+      std::strncpy(progress.setting.data(), result.setting.c_str(), progress.setting.size() - 1);
+      return;
+    }
+  }
+}
+
+Progress& shared_progress() {
+  void* const memory =
+      mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    std::perror("mmap");
+    std::exit(2);
+  }
+  return *new (memory) Progress;
+}
+
+int judge(const Options& options, const Progress& progress, int status) {
+  std::string failure = progress.failure.data();
+  if (!progress.has_failed && status != 0) failure = failure_of_status(status);
+  if (failure.empty()) {
+    progress.print();
+    return 0;
+  }
+  const RunOptions failing = current(progress);
+  std::printf("FAILED after %llu packets of %llu runs: %s\n", progress.packets, progress.runs,
+              failure.c_str());
+  if (progress.setting[0] != 0) std::printf("with: %s\n", progress.setting.data());
+  std::printf("replay: %s\n", command_of(failing).c_str());
+  if (options.may_shrink)
+    std::printf("smallest: %s\n", command_of(shrink(failing, failure, failure_apart)).c_str());
+  return 1;
 }
 
 }  // namespace
@@ -80,48 +176,53 @@ ProgramResult run(const std::string& kind, std::uint64_t seed, unsigned shards, 
 int main(int argc, char** argv) {
   Options options;
   CLI::App app{"Random RDMA programs between simulated hosts, in virtual time. The same seed does the same."};
-  app.add_option("--seed", options.seed, "seed of the first program; the next has the next number")
+  std::vector<std::string> names, faults(kFaultNames.begin(), kFaultNames.end()), without;
+  for (const Kind& kind : kinds())
+    names.emplace_back(kind.name);
+  ProgramOptions& program = options.run.program;
+  app.add_option("--seed", program.seed, "seed of the first run; the next has the next number")
       ->capture_default_str();
-  app.add_option("--runs", options.runs, "how many programs (default: one, or as many as --seconds allows)");
-  app.add_option("--seconds", options.seconds, "start no more programs after this time");
-  app.add_option("--shards", options.shards, "engines a host; 0: one and two by turns")
-      ->check(CLI::Range(0, 8))
+  app.add_option("--runs", options.runs, "how many runs (default: one, or as many as the two below allow)");
+  app.add_option("--seconds", options.seconds, "start no more runs after this time");
+  app.add_option("--packets", options.packets, "start no more runs after so many packets");
+  CLI::Option* const shards =
+      app.add_option("--shards", program.shards, "engines a host (default: one and two by turns)")
+          ->check(CLI::Range(1, 8));
+  CLI::Option* const kind =
+      app.add_option(
+             "--kind", options.run.kind,
+             "rc: nothing may fail; errors: something must; churn: objects come and go (default: by turns)")
+          ->check(CLI::IsMember(names));
+  app.add_option("--operations", program.operations, "operations of each end of a connection")
+      ->check(CLI::Range(1, 100'000))
       ->capture_default_str();
-  app.add_option("--kind", options.kind,
-                 "rc: nothing may fail; errors: something must; churn: objects come and go; all: by turns")
-      ->check(CLI::IsMember({"rc", "errors", "churn", "all"}))
+  app.add_option("--connections", program.max_connections, "connections at most")
+      ->check(CLI::Range(1, 64))
       ->capture_default_str();
-  app.add_option("--operations", options.operations, "operations of each end of a connection (rc)")
-      ->capture_default_str();
-  app.add_flag("-v,--verbose", options.is_verbose, "a line for each program");
+  app.add_option("--without", without, "a fault that shall not be")->check(CLI::IsMember(faults));
+  app.add_flag("!--no-shrink", options.may_shrink, "do not look for a smaller run that fails alike");
+  app.add_flag("-v,--verbose", options.is_verbose, "a line for each run");
   CLI11_PARSE(app, argc, argv);
-
-  const auto start = std::chrono::steady_clock::now();
-  const auto elapsed = [&] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  };
-  const bool is_open_ended = options.runs == 0 && options.seconds > 0;
-  const std::uint64_t runs = options.runs == 0 ? 1 : options.runs;
-  Totals totals;
-  for (std::uint64_t i = 0; is_open_ended || i < runs; ++i) {
-    if (options.seconds > 0 && elapsed() > options.seconds) break;
-    const std::uint64_t seed = options.seed + i;
-    const unsigned shards = options.shards != 0 ? options.shards : 1 + static_cast<unsigned>(seed / 3 % 2);
-    constexpr const char* kTurns[] = {"rc", "errors", "churn"};
-    const std::string kind = options.kind != "all" ? options.kind : kTurns[seed % 3];
-    const ProgramResult result = run(kind, seed, shards, options.operations);
-    totals.add(result);
-    if (options.is_verbose || !result.ok()) {
-      std::printf("%s %llu: %s; trace %016llx\n", kind.c_str(), static_cast<unsigned long long>(seed),
-                  result.setting.c_str(), static_cast<unsigned long long>(result.trace_hash));
-    }
-    if (!result.ok()) {
-      std::printf("FAILED: %s\nreplay: tools/sim --kind %s --seed %llu --shards %u --operations %u\n",
-                  result.failure.c_str(), kind.c_str(), static_cast<unsigned long long>(seed), shards,
-                  options.operations);
-      return 1;
-    }
+  options.all_shards = shards->empty();
+  options.all_kinds = kind->empty();
+  for (std::size_t i = 0; i < kFaultCount; ++i) {
+    if (std::find(without.begin(), without.end(), faults[i]) != without.end()) program.without |= 1U << i;
   }
-  totals.print(elapsed());
-  return 0;
+
+  Progress& progress = shared_progress();
+  const pid_t child = fork();
+  if (child < 0) {
+    std::perror("fork");
+    return 2;
+  }
+  if (child == 0) {
+    run_all(options, progress);
+    return 0;
+  }
+  int status = 0;
+  if (waitpid(child, &status, 0) != child) {
+    std::perror("waitpid");
+    return 2;
+  }
+  return judge(options, progress, status);
 }

@@ -9,6 +9,7 @@
 
 #include "tests/sim/error_program.h"
 #include "tests/sim/rc_program.h"
+#include "tests/sim/run.h"
 
 using namespace roci::sim;
 using namespace roci::emulator;
@@ -113,11 +114,14 @@ std::string exchange(const std::map<std::uint64_t, Fault>& faults, std::uint64_t
 
 TEST_CASE("the same seed gives the same frames and completions, another seed others") {
   for (unsigned shards = 1; shards <= 2; ++shards) {
-    const auto hash = [&](std::uint64_t seed) { return run_rc_program({seed, shards, 40}).trace_hash; };
+    const auto hash = [&](std::uint64_t seed) {
+      return run_rc_program({.seed = seed, .shards = shards, .operations = 40}).trace_hash;
+    };
     for (std::uint64_t seed = 11; seed < 16; ++seed) {
       CHECK(hash(seed) == hash(seed));
       CHECK(hash(seed) != hash(seed + 1));
-      CHECK(run_error_program({seed, shards}).trace_hash == run_error_program({seed, shards}).trace_hash);
+      const ProgramOptions options{.seed = seed, .shards = shards};
+      CHECK(run_error_program(options).trace_hash == run_error_program(options).trace_hash);
     }
   }
 }
@@ -157,7 +161,7 @@ TEST_CASE("the link: rates, exact faults and delays are as asked") {
   const std::byte frame[64] = {};
   SECTION("rates") {
     LinkConfig config;
-    config.per_million = {100'000, 200'000, 0, 0};
+    config.per_million = {100'000, 200'000};
     FaultyLink link(config, Random(1));
     for (int i = 0; i < 10'000; ++i)
       link.send(frame, 0, Time{});
@@ -219,4 +223,29 @@ TEST_CASE("the memory: bounds, faults, cancelling by key, and what its checker n
                     op(Kind::kRead, 0x1000, 0, 3)};
   memory.execute(bad);
   CHECK(memory.violations().size() == 3);
+}
+
+TEST_CASE("a failing run is shrunk to what it needs, and its command says what it is") {
+  RunOptions failing;
+  failing.program = {.seed = 10, .shards = 2, .operations = 150, .max_connections = 4};
+  // Fails with seeds that are even, seven operations, two connections, drops and pauses.
+  const auto failure_of = [](const RunOptions& one) -> std::string {
+    const ProgramOptions& program = one.program;
+    if (program.operations < 7) return "hangs";  // for another reason
+    const bool fails = program.seed % 2 == 0 && program.max_connections >= 2 && program.has(Fault::kDrop) &&
+                       program.has(Fault::kPause);
+    return fails ? "byte " + std::to_string(program.operations) + " is wrong" : "";
+  };
+  const RunOptions smallest = shrink(failing, failure_of(failing), failure_of);
+  CHECK(failure_of(smallest) == "byte 7 is wrong");
+  CHECK(command_of(smallest) ==
+        "tools/sim --kind rc --seed 10 --shards 1 --operations 7 --connections 2 --without duplicate "
+        "--without reorder "
+        "--without corrupt --without delay --without short-burst --without blocked-nic");
+}
+
+TEST_CASE("a run that crashes fails by its signal; failures are alike but for numbers") {
+  CHECK(failure_apart({"rc", {.seed = 1, .operations = 5}}).empty());
+  CHECK(failure_apart({"no such kind", {}}) == "is ended by signal 6");
+  CHECK(class_of("pair 12: byte 3 of 40 is wrong\n more") == "pair #: byte # of # is wrong");
 }

@@ -20,6 +20,7 @@ namespace {
 constexpr std::size_t kSinkFrames = 64;
 constexpr std::size_t kFrameBytes = 9216;
 constexpr std::size_t kMaxRxFrames = 64;
+constexpr std::size_t kHashedBytes = 96;
 constexpr std::size_t kMaxBurstsPerPass = 4;
 constexpr Duration kCommandLimit = std::chrono::seconds(30);
 
@@ -124,13 +125,18 @@ void World::transmitted(Node& node, const TxFrame& lent) {
   const std::span<const std::byte> frame{lent.data, lent.length_bytes};
   ++counts_.frames;
   counts_.bytes += frame.size();
+  // Headers, and the ICRC, which stands for the rest: it is checked below.
   mix(static_cast<std::uint64_t>(now_.time_since_epoch().count()));
   mix(node.host * 256 + node.shard);
-  for (std::size_t at = 0; at < frame.size(); at += 8) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, frame.data() + at, std::min<std::size_t>(8, frame.size() - at));
-    mix(word);
-  }
+  const auto mix_bytes = [&](std::size_t begin, std::size_t end) {
+    for (std::size_t at = begin; at < end; at += 8) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, frame.data() + at, std::min<std::size_t>(8, end - at));
+      mix(word);
+    }
+  };
+  mix_bytes(0, std::min(frame.size(), kHashedBytes));
+  if (frame.size() > kHashedBytes) mix_bytes(frame.size() - 4, frame.size());
   if (tap_) tap_(node.host, frame);
 
   if (frame.size() < proto::EthernetHeader::kSize || lent.nic.index >= config_.nics) {
@@ -145,6 +151,7 @@ void World::transmitted(Node& node, const TxFrame& lent) {
   proto::RoceView view;
   const proto::ParseError error = proto::parse_roce(frame, view);
   if (error == proto::ParseError::kNone) {
+    ++counts_.sent[static_cast<std::size_t>(view.bth.opcode)];
     if (!proto::icrc_matches(view)) violations_.push_back("a packet with a wrong ICRC was sent");
   } else if (!proto::is_other_traffic(error)) {
     violations_.push_back("a bad packet was sent: " + std::string(proto::info(error).sentence));
@@ -177,6 +184,25 @@ Time World::wants_pass(const Node& node) const {
   return std::max(node.free_at, node.engine->next_deadline());
 }
 
+void World::show(Node& node) {
+  const std::size_t count = std::min(node.received.size(), random_.index(kMaxRxFrames) + 1);
+  std::array<Frame, kMaxRxFrames> frames;
+  for (std::size_t i = 0; i < count; ++i) {
+    const Delivery& one = node.received[i];
+    frames[i] = {link_.bytes(one), {static_cast<std::uint8_t>(one.port % config_.nics)}};
+  }
+  node.engine->on_frames(std::span{frames}.first(count), now_);
+  for (std::size_t i = 0; i < count; ++i) {
+    proto::RoceView view;
+    if (node.engine->verdicts()[i] == DropReason::kAccepted &&
+        proto::parse_roce(frames[i].bytes, view) == proto::ParseError::kNone) {
+      ++counts_.accepted[static_cast<std::size_t>(view.bth.opcode)];
+    }
+    link_.release(node.received[i]);
+  }
+  node.received.erase(node.received.begin(), node.received.begin() + static_cast<std::ptrdiff_t>(count));
+}
+
 void World::pass(Node& node) {
   if (random_.chance(config_.pause_per_million)) {
     ++counts_.pauses;
@@ -185,14 +211,7 @@ void World::pass(Node& node) {
     return;
   }
   ++counts_.passes;
-  const std::size_t count = std::min(node.received.size(), random_.index(kMaxRxFrames) + 1);
-  std::vector<Frame> frames;
-  for (std::size_t i = 0; i < count; ++i) {
-    const Delivery& one = node.received[i];
-    frames.push_back({one.frame, {static_cast<std::uint8_t>(one.port % config_.nics)}});
-  }
-  if (!frames.empty()) node.engine->on_frames(frames, now_);
-  node.received.erase(node.received.begin(), node.received.begin() + static_cast<std::ptrdiff_t>(count));
+  if (!node.received.empty()) show(node);
   node.engine->on_doorbells(now_);
   node.engine->on_timers(now_);
   sink_->attach(node);
@@ -220,15 +239,14 @@ bool World::step() {
   if (next == kNever) return false;
   now_ = std::max(now_, next);
 
-  while (std::optional<Delivery> arrived = link_.receive(now_)) {
+  while (const std::optional<Delivery> arrived = link_.receive(now_)) {
     const unsigned host = static_cast<unsigned>(arrived->port) / config_.nics;
-    const std::optional<std::uint32_t> shard = steer(arrived->frame, config_.shards);
-    if (shard.has_value()) {
-      node(host, *shard).received.push_back(std::move(*arrived));
-    } else {
-      for (unsigned every = 0; every < config_.shards; ++every)
-        node(host, every).received.push_back(*arrived);
+    const std::optional<std::uint32_t> shard = steer(link_.bytes(*arrived), config_.shards);
+    if (!shard.has_value()) {
+      for (unsigned other = 1; other < config_.shards; ++other)
+        node(host, other).received.push_back(link_.copy(*arrived));
     }
+    node(host, shard.value_or(0)).received.push_back(*arrived);
   }
   for (Node& node : nodes_) {
     if (wants_pass(node) <= now_) pass(node);

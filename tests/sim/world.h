@@ -3,9 +3,10 @@
 // A host has NICs and one engine a shard. Time jumps from one event to the next: a frame that arrives, a
 // deadline of an engine, the end of a pause of the daemon, the next wish of the application. Everything comes
 // from one seed: same configuration, same trace hash. Every frame that an engine sends is parsed and its ICRC
-// checked. Thread rule: one thread.
+// checked. Nothing is allocated for a frame. Thread rule: one thread.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -38,6 +39,7 @@ struct WorldConfig {
 
 struct WorldCounts {
   std::uint64_t passes = 0, pauses = 0, short_bursts = 0, blocked = 0, frames = 0, bytes = 0;
+  std::array<std::uint64_t, 256> sent{}, accepted{};  // by opcode; those that an engine took
 };
 
 class World {
@@ -106,6 +108,7 @@ class World {
   void pass(Node& node);
   void transmitted(Node& node, const emulator::TxFrame& frame);
   emulator::CommandReply transact(Node& node, emulator::Command command);
+  void show(Node& node);  // what has arrived, to the engine
   [[nodiscard]] bool has_doorbell(const Node& node) const;
 
   WorldConfig config_;
