@@ -10,6 +10,7 @@
 #include "emulator/command.h"
 #include "emulator/completion_queue.h"
 #include "emulator/memory_region.h"
+#include "emulator/memory_window.h"
 #include "emulator/qp.h"
 #include "emulator/slot_map.h"
 
@@ -22,6 +23,7 @@ struct Context {
   std::string client;
   SlotMap<Pd> pds;
   SlotMap<MemoryRegion> regions;
+  SlotMap<MemoryWindow> windows;
   SlotMap<CompletionQueue> cqs;
   SlotMap<Qp> qps;
   SlotMap<AddressHandle> ahs;

@@ -9,6 +9,7 @@
 #include "emulator/qp_transitions.h"
 #include "emulator/requester.h"
 #include "emulator/steering.h"
+#include "emulator/work_requests.h"
 
 namespace roci::emulator {
 namespace {
@@ -110,9 +111,7 @@ Outcome reg_mr(Shard& shard, Context& context, const RegMr& command) {
   region->address = command.address;
   region->iova = command.iova;
   region->length_bytes = command.length_bytes;
-  do {
-    region->key = shard.dice.next();  // not to be guessed, and not soon used again
-  } while (region->key == 0 || shard.keys.contains(region->key));
+  region->key = shard.keys.draw([&] { return shard.dice.next(); });  // not to be guessed, nor soon used again
   MemoryRegion& kept = context.regions.add(std::move(region));
   shard.keys.insert(kept);
   return {{}, RegMrReply{{kept.handle}, proto::Lkey{kept.key}, proto::Rkey{kept.key}}};
@@ -121,10 +120,46 @@ Outcome reg_mr(Shard& shard, Context& context, const RegMr& command) {
 Outcome dereg_mr(Shard& shard, Context& context, MrHandle handle) {
   MemoryRegion* const region = context.regions.find(handle.value);
   if (region == nullptr) return refuse(std::errc::invalid_argument);
+  if (region->windows > 0) return refuse(std::errc::device_or_resource_busy);  // [IBTA 10.6.7.2.6]
   shard.keys.erase(*region);
   --region->pd->users;
   --shard.nics[context.nic.index]->mr_count;
   context.regions.remove(handle.value);
+  return {};
+}
+
+// ---- memory windows --------------------------------------------------------------------------------
+
+Outcome alloc_mw(Shard& shard, Context& context, const AllocMw& command) {
+  Pd* const pd = context.pds.find(command.pd.value);
+  const bool is_type = command.type == static_cast<std::uint32_t>(MwType::kType1) ||
+                       command.type == static_cast<std::uint32_t>(MwType::kType2);
+  if (pd == nullptr || !is_type) return refuse(std::errc::invalid_argument);
+  Nic& nic = *shard.nics[context.nic.index];
+  if (nic.mw_count == shard.config.limits.max_mw) return refuse(std::errc::not_enough_memory);
+  ++nic.mw_count;
+  ++pd->users;
+  auto window = std::make_unique<MemoryWindow>();
+  window->context = &context;
+  window->pd = pd;
+  window->handle = context.windows.next_handle();
+  window->is_window = true;
+  window->type = static_cast<MwType>(command.type);
+  // The variant is the consumer's to count up from 0.
+  window->key = shard.keys.draw([&] { return shard.dice.next(); }) & ~kKeyVariantMask;
+  MemoryWindow& kept = context.windows.add(std::move(window));
+  shard.keys.insert(kept);
+  return {{}, AllocMwReply{{kept.handle}, proto::Rkey{kept.key}}};
+}
+
+Outcome dealloc_mw(Shard& shard, Context& context, MwHandle handle) {
+  MemoryWindow* const window = context.windows.find(handle.value);
+  if (window == nullptr) return refuse(std::errc::invalid_argument);
+  unbind_window(*window);
+  shard.keys.erase(*window);
+  --window->pd->users;
+  --shard.nics[context.nic.index]->mw_count;
+  context.windows.remove(handle.value);
   return {};
 }
 
@@ -205,8 +240,7 @@ Outcome create_qp(Shard& shard, Context& context, const CreateQp& command) {
     return refuse(std::errc::invalid_argument);
   }
   Nic& nic = *shard.nics[context.nic.index];
-  const std::size_t send_tail =
-      std::max<std::size_t>(cap.max_send_sge * sizeof(RingSge), cap.max_inline_bytes);
+  const std::size_t send_tail = send_tail_bytes(cap);
   const std::size_t recv_tail = cap.max_recv_sge * sizeof(RingSge);
   const std::uint64_t bytes = WorkQueue<SendWqe>::bytes_needed(send_shape, send_tail) +
                               WorkQueue<RecvWqe>::bytes_needed(recv_shape, recv_tail);
@@ -255,6 +289,7 @@ void cancel_modify(Shard& shard, const Qp& qp) {
 EventCounts remove_qp(Shard& shard, Qp& qp) {
   Context& context = *qp.context;
   cancel_modify(shard, qp);
+  unbind_windows_of(qp);  // [IBTA o10-2.2.5]
   shard.timers.set(qp, kNever);
   shard.qps.erase(qp.qpn.value());
   set_state(shard, qp, QpState::kDestroyed);
@@ -379,6 +414,8 @@ Outcome close_context(Shard& shard, Context& context) {
     static_cast<void>(destroy_ah(shard, context, {handle}));
   for (const std::uint32_t handle : context.cqs.handles())
     static_cast<void>(destroy_cq(shard, context, {handle}));
+  for (const std::uint32_t handle : context.windows.handles())
+    static_cast<void>(dealloc_mw(shard, context, {handle}));
   for (const std::uint32_t handle : context.regions.handles())
     static_cast<void>(dereg_mr(shard, context, {handle}));
   for (const std::uint32_t handle : context.pds.handles())
@@ -456,6 +493,7 @@ void copy_attributes(Qp& qp, std::uint32_t mask, const QpAttributes& from) {
 // Drains both queues and forgets everything but the capabilities; completions already written stay.
 void reset(Shard& shard, Qp& qp) {
   qp.ready_node.unlink();
+  unbind_windows_of(qp);
   qp.ack_deadline = kNever;
   qp.requester = {};
   qp.responder = {};
@@ -631,6 +669,17 @@ Outcome inspect(const Shard& shard) {
     context.ahs.for_each([&](const AddressHandle& ah) {
       snapshot->ahs.push_back({context.id, {ah.handle}, ah.av});
     });
+    context.windows.for_each([&](const MemoryWindow& window) {
+      snapshot->mws.push_back({context.id,
+                               {window.handle},
+                               {window.pd->handle},
+                               window.type,
+                               proto::Rkey{window.key},
+                               window.region != nullptr,
+                               window.iova,
+                               window.length_bytes,
+                               window.access});
+    });
     context.cqs.for_each([&](const CompletionQueue& cq) {
       snapshot->cqs.push_back({context.id,
                                {cq.handle},
@@ -664,6 +713,8 @@ std::optional<Outcome> dispatch(Shard& shard, Context& context, CommandId id, Co
           [&](const DeallocPd& c) -> std::optional<Outcome> { return dealloc_pd(shard, context, c.pd); },
           [&](const RegMr& c) -> std::optional<Outcome> { return reg_mr(shard, context, c); },
           [&](const DeregMr& c) -> std::optional<Outcome> { return dereg_mr(shard, context, c.mr); },
+          [&](const AllocMw& c) -> std::optional<Outcome> { return alloc_mw(shard, context, c); },
+          [&](const DeallocMw& c) -> std::optional<Outcome> { return dealloc_mw(shard, context, c.mw); },
           [&](const CreateCq& c) -> std::optional<Outcome> { return create_cq(shard, context, c); },
           [&](const DestroyCq& c) -> std::optional<Outcome> { return destroy_cq(shard, context, c.cq); },
           [&](const CreateQp& c) -> std::optional<Outcome> { return create_qp(shard, context, c); },

@@ -30,7 +30,8 @@ WcStatus plan_message(Shard& shard, Qp& qp, const SendWqe& wqe, TransmitBatch& b
   Requester& r = qp.requester;
   AddressHandle* const ah = find_handle(qp, wqe.ah_number);
   if (ah == nullptr) return WcStatus::kLocalQpOperationError;
-  const Opcode opcode = wqe.has_immediate ? Opcode::kUdSendOnlyImmediate : Opcode::kUdSendOnly;
+  const Opcode opcode =
+      wqe.tail == MessageTail::kImmediate ? Opcode::kUdSendOnlyImmediate : Opcode::kUdSendOnly;
   const std::uint32_t extension_bytes = proto::info(opcode).extension_bytes;
   const std::uint32_t behind_bth = extension_bytes + wqe.length_bytes;
   const std::size_t first_op = batch.ops.size();
@@ -50,7 +51,7 @@ WcStatus plan_message(Shard& shard, Qp& qp, const SendWqe& wqe, TransmitBatch& b
   const bool is_own_qkey = (wqe.remote_qkey.value() & kOwnQkeyBit) != 0;
   const proto::Qkey qkey = is_own_qkey ? proto::Qkey{qp.attributes.qkey} : wqe.remote_qkey;
   proto::Deth{qkey, 0, qp.qpn}.emit(std::span<std::byte, proto::Deth::kSize>{at, proto::Deth::kSize});
-  if (wqe.has_immediate) {
+  if (wqe.tail == MessageTail::kImmediate) {
     at += proto::Deth::kSize;
     proto::ImmDt{wqe.immediate}.emit(std::span<std::byte, proto::ImmDt::kSize>{at, proto::ImmDt::kSize});
   }
@@ -93,7 +94,7 @@ void complete_receive(Shard& shard, Qp& qp, std::uint32_t index, const RequestEf
     cqe.src_qp = effect.source_qpn.value();
     cqe.sl = effect.is_ipv6 ? kIpv6PacketKind : kIpv4PacketKind;
     cqe.wc_flags = kWcGrh;
-    if (effect.is_immediate) {
+    if (effect.tail == MessageTail::kImmediate) {
       cqe.immediate_or_invalidate = __builtin_bswap32(effect.immediate);
       cqe.wc_flags |= kWcWithImmediate;
     }
@@ -147,8 +148,10 @@ DropReason decide_datagram(Shard& shard, Qp& qp, const proto::RoceView& view, Re
   effect.byte_len = kGrhAreaBytes + view.payload_bytes;
   effect.source_qpn = deth.source;
   effect.is_ipv6 = view.is_ipv6;
-  effect.is_immediate = view.opcode_info().has(proto::Extension::kImmDt);
-  if (effect.is_immediate) effect.immediate = view.imm_dt().value;
+  if (view.opcode_info().has(proto::Extension::kImmDt)) {
+    effect.tail = MessageTail::kImmediate;
+    effect.immediate = view.imm_dt().value;
+  }
   effect.wakes = view.bth.solicited_event;
   return DropReason::kAccepted;
 }

@@ -7,6 +7,7 @@
 
 #include "emulator/control.h"
 #include "emulator/datagram.h"
+#include "emulator/local_operation.h"
 #include "emulator/qp_error.h"
 #include "emulator/receive_batch.h"
 #include "emulator/requester.h"
@@ -359,11 +360,12 @@ bool Engine::Impl::plan_turn(Qp& qp) {
   };
   if (qp.is_datagram())
     return spend(qp.request_deficit_bytes, [&] { return plan_datagram(*this, qp, burst); });
+  const bool more_local = run_local_operations(*this, qp);
   const bool more_responses =
       spend(qp.response_deficit_bytes, [&] { return plan_response(*this, qp, burst); });
   const bool more_requests =
       spend(qp.request_deficit_bytes, [&] { return plan_request(*this, qp, burst, now_); });
-  return more_responses || more_requests;
+  return more_responses || more_requests || more_local;
 }
 
 // The payload of this packet could not be read: it and what was planned behind it in that half of the QP is

@@ -15,6 +15,7 @@
 #include "emulator/event_queue.h"
 #include "emulator/intrusive_list.h"
 #include "emulator/memory_region.h"
+#include "emulator/memory_window.h"
 #include "emulator/time.h"
 #include "emulator/work_queue.h"
 #include "proto/aeth.h"
@@ -151,6 +152,7 @@ struct Qp {
   std::uint32_t timer_index = 0;
   Time timer_deadline = kNever;  // kNever: not in the heap
   QpStatistics statistics;
+  IntrusiveList<MemoryWindow> windows;  // of type 2, that it bound
   EventSource events;
   OwnedNode<Qp> ready_node{*this};
   OwnedNode<Qp> error_node{*this};

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "emulator/memory_window.h"
+
 namespace roci::emulator {
 namespace {
 
@@ -31,7 +33,8 @@ bool is_exhausted(WcStatus status) {
 }
 bool is_local(WcStatus status) {
   return status == WcStatus::kLocalLengthError || status == WcStatus::kLocalQpOperationError ||
-         status == WcStatus::kLocalProtectionError || status == WcStatus::kBadResponseError;
+         status == WcStatus::kLocalProtectionError || status == WcStatus::kMwBindError ||
+         status == WcStatus::kBadResponseError;
 }
 
 }  // namespace
@@ -64,6 +67,7 @@ void enter_error(Shard& shard, Qp& qp, bool keep_responses) {
     qp.first_owed = qp.responder.resources_taken;
     qp.reply = {};
   }
+  unbind_windows_of(qp);
   qp.ack_deadline = kNever;
   qp.requester.not_before = kNoWait;
   shard.update_timer(qp);

@@ -23,7 +23,7 @@ struct RequestEffect {
   PendingReply reply;              // ACK, NAK or RNR NAK; none if not is_pending
   bool takes_receive = false;      // the ring's consumer follows rq_consumer
   bool completes_receive = false;  // with the fields below
-  bool is_immediate = false;
+  MessageTail tail = MessageTail::kNone;
   bool wakes = false;            // solicited event
   bool establishes = false;      // the first packet since RTR
   bool is_fatal = false;         // the QP goes to ERR
@@ -32,8 +32,8 @@ struct RequestEffect {
   WcOpcode opcode = WcOpcode::kReceive;
   std::uint32_t rq_consumer = 0;  // after this packet
   std::uint32_t byte_len = 0;
-  std::uint32_t immediate = 0;
-  proto::Qpn source_qpn;  // datagrams: who sent it, and over what
+  std::uint32_t immediate = 0;  // or the key that was invalidated
+  proto::Qpn source_qpn;        // datagrams: who sent it, and over what
   bool is_ipv6 = false;
   bool is_atomic = false;  // its original value goes to that resource:
   std::uint64_t resource_number = 0;

@@ -8,6 +8,7 @@
 #include "proto/ack_timeout.h"
 #include "proto/atomic_ack_eth.h"
 #include "proto/atomic_eth.h"
+#include "proto/ieth.h"
 #include "proto/imm_dt.h"
 #include "proto/reth.h"
 
@@ -27,14 +28,16 @@ std::byte* emit_extension(std::byte* at, const Header& header) {
   return at + Header::kSize;
 }
 
-// Opcodes of SEND and WRITE: by position, with and without immediate data.
+// Opcodes of SEND and WRITE: by position, and what stands at the end.
 Opcode message_opcode(const SendWqe& wqe, bool is_first, bool is_last) {
   const bool is_write = wqe.operation == Operation::kWrite;
   if (!is_last) {
     if (is_first) return is_write ? Opcode::kRcWriteFirst : Opcode::kRcSendFirst;
     return is_write ? Opcode::kRcWriteMiddle : Opcode::kRcSendMiddle;
   }
-  if (wqe.has_immediate) {
+  if (wqe.tail == MessageTail::kInvalidate)
+    return is_first ? Opcode::kRcSendOnlyInvalidate : Opcode::kRcSendLastInvalidate;
+  if (wqe.tail == MessageTail::kImmediate) {
     if (is_first) return is_write ? Opcode::kRcWriteOnlyImmediate : Opcode::kRcSendOnlyImmediate;
     return is_write ? Opcode::kRcWriteLastImmediate : Opcode::kRcSendLastImmediate;
   }
@@ -84,12 +87,13 @@ bool plan_message_packet(Shard& shard, Qp& qp, const SendWqe& wqe, TransmitBatch
       is_last || ++r.packets_since_ack_request >= std::max(1U, shard.config.window_packets / 2);
   if (ack_request) r.packets_since_ack_request = 0;
   const bool solicited = is_last && (wqe.flags & kSendSolicited) != 0 &&
-                         (wqe.operation == Operation::kSend || wqe.has_immediate);
+                         (wqe.operation == Operation::kSend || wqe.tail == MessageTail::kImmediate);
   std::byte* at = batch.start_packet(qp, opcode, r.send_psn, behind_bth, ack_request, solicited);
   if (info.has(proto::Extension::kReth)) {
     at = emit_extension(at, proto::Reth{wqe.remote_address, wqe.rkey, wqe.length_bytes});
   }
   if (info.has(proto::Extension::kImmDt)) at = emit_extension(at, proto::ImmDt{wqe.immediate});
+  if (info.has(proto::Extension::kIeth)) at = emit_extension(at, proto::Ieth{proto::Rkey{wqe.immediate}});
   PlannedPacket& packet = batch.add(qp, PlannedPacket::Kind::kRequest, r.send_psn, behind_bth, first_op);
   packet.before = before;
   packet.is_retransmission = qp.is_retransmitting();
@@ -142,6 +146,7 @@ bool plan_request(Shard& shard, Qp& qp, TransmitBatch& batch, Time now) {
   if (!qp.can_send() || now < r.not_before) return false;
   if (r.send_index == r.sq_fetched && (qp.state == QpState::kSqd || !fetch_send(shard, qp))) return false;
   SendWqe& wqe = qp.sq[r.send_index];
+  if (wqe.is_local()) return false;  // its turn comes when all before it is complete
   const bool is_new = !qp.is_retransmitting();
   if (wqe.local_error == WcStatus::kSuccess) {
     if (is_new && !may_start(shard, qp, wqe)) return false;

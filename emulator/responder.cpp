@@ -73,9 +73,7 @@ Check check_operation(const Request& q) {
   const std::uint32_t access = q.qp.attributes.access;
   switch (q.info.operation) {
     case Operation::kSend:
-      // SEND with Invalidate needs memory windows, and an ordinary region is not to be invalidated [IBTA
-      // o10-37.2.13].
-      return q.info.has(proto::Extension::kIeth) ? invalid_request() : kPass;
+      return kPass;
     case Operation::kWrite:
       return (access & kAccessRemoteWrite) != 0 ? kPass : invalid_request();
     case Operation::kReadRequest:
@@ -157,7 +155,7 @@ Check check_whole_range(const Request& q, AccessFlags right, Location& where) {
   if (reth.dma_length_bytes > q.shard.config.limits.max_message_bytes)
     return invalid_request();                    // [IBTA C9-94]
   if (reth.dma_length_bytes == 0) return kPass;  // [IBTA C9-88]
-  return q.shard.keys.resolve(q.qp.pd, reth.rkey.value(), right, reth.virtual_address, reth.dma_length_bytes,
+  return q.shard.keys.resolve(q.qp.pd, q.qp, reth.rkey, right, reth.virtual_address, reth.dma_length_bytes,
                               where)
              ? kPass
              : access_error();
@@ -170,7 +168,7 @@ Check check_access(const Request& q, Location& where) {
   switch (q.info.operation) {
     case Operation::kWrite:
       if (!q.info.starts_message()) {
-        return q.shard.keys.resolve(pd, q.r().write_rkey.value(), kAccessRemoteWrite,
+        return q.shard.keys.resolve(pd, q.qp, q.r().write_rkey, kAccessRemoteWrite,
                                     q.r().write_address + q.r().message_bytes, q.payload_bytes(), where)
                    ? kPass
                    : access_error();
@@ -182,7 +180,7 @@ Check check_access(const Request& q, Location& where) {
     case Operation::kFetchAdd: {
       const proto::AtomicEth atomic = q.view.atomic_eth();
       if (atomic.virtual_address % sizeof(std::uint64_t) != 0) return invalid_request();  // [IBTA 9.4.5]
-      if (!q.shard.keys.resolve(pd, atomic.rkey.value(), kAccessRemoteAtomic, atomic.virtual_address,
+      if (!q.shard.keys.resolve(pd, q.qp, atomic.rkey, kAccessRemoteAtomic, atomic.virtual_address,
                                 sizeof(std::uint64_t), where)) {
         return access_error();
       }
@@ -190,6 +188,9 @@ Check check_access(const Request& q, Location& where) {
       return where.address % sizeof(std::uint64_t) == 0 ? kPass : invalid_request();
     }
     case Operation::kSend:
+      if (!q.info.has(proto::Extension::kIeth)) return kPass;
+      // A key that may not be invalidated is one that may not be used.
+      return find_invalidable(q.shard.keys, q.qp, q.view.ieth().rkey) != nullptr ? kPass : access_error();
     case Operation::kReadResponse:
     case Operation::kAcknowledge:
     case Operation::kAtomicAcknowledge:
@@ -288,6 +289,13 @@ void end_message(const Request& q) {
   RequestEffect& effect = q.effect();
   r.in_message = false;
   r.msn = r.msn.next();  // [IBTA C9-148]
+  if (q.info.has(proto::Extension::kIeth)) {
+    effect.tail = MessageTail::kInvalidate;
+    effect.immediate = q.view.ieth().rkey.value();
+    // At once, as the packets behind it must meet it so. No undoing: should this one be cancelled, the QP
+    // goes to ERR, and its windows end anyway.
+    unbind_window(*find_invalidable(q.shard.keys, q.qp, q.view.ieth().rkey));
+  }
   if (!r.has_receive) return;
   r.has_receive = false;
   effect.completes_receive = true;
@@ -295,8 +303,10 @@ void end_message(const Request& q) {
   effect.opcode =
       q.info.operation == Operation::kSend ? WcOpcode::kReceive : WcOpcode::kReceiveRdmaWithImmediate;
   effect.byte_len = r.message_bytes;
-  effect.is_immediate = q.has_immediate();
-  if (effect.is_immediate) effect.immediate = q.view.imm_dt().value;
+  if (q.has_immediate()) {
+    effect.tail = MessageTail::kImmediate;
+    effect.immediate = q.view.imm_dt().value;
+  }
   effect.wakes = q.view.bth.solicited_event;
 }
 
@@ -342,7 +352,7 @@ void note_fatal(RequestEffect& effect, Responder& r, const Check& check) {
     effect.status = check.status;
     effect.opcode = WcOpcode::kReceive;
     effect.byte_len = 0;
-    effect.is_immediate = false;
+    effect.tail = MessageTail::kNone;
     effect.wakes = true;
   } else {
     effect.raises_event = true;
@@ -408,7 +418,7 @@ DropReason repeat_read(const Request& q) {
   Location where;
   if (reth.dma_length_bytes > q.shard.config.limits.max_message_bytes ||
       (reth.dma_length_bytes != 0 &&
-       !q.shard.keys.resolve(q.qp.pd, reth.rkey.value(), kAccessRemoteRead, reth.virtual_address,
+       !q.shard.keys.resolve(q.qp.pd, q.qp, reth.rkey, kAccessRemoteRead, reth.virtual_address,
                              reth.dma_length_bytes, where))) {
     q.reply(Syndrome::nak(NakCode::kRemoteAccessError), psn);
     note_fatal(q.effect(), q.r(), access_error());
@@ -471,9 +481,12 @@ void complete_receive(Shard& shard, Qp& qp, std::uint32_t index, const RequestEf
   cqe.qp_num = qp.qpn.value();
   cqe.src_qp = qp.attributes.dest_qpn.value();
   cqe.port_num = 1;
-  if (effect.is_immediate) {
+  if (effect.tail == MessageTail::kImmediate) {
     cqe.immediate_or_invalidate = __builtin_bswap32(effect.immediate);
     cqe.wc_flags = kWcWithImmediate;
+  } else if (effect.tail == MessageTail::kInvalidate) {
+    cqe.immediate_or_invalidate = effect.immediate;
+    cqe.wc_flags = kWcWithInvalidate;
   }
   shard.completer.complete(*qp.recv_cq, cqe, effect.wakes || effect.status != WcStatus::kSuccess,
                            shard.nic_of(qp).counters);
@@ -563,7 +576,7 @@ bool plan_read_response(Shard& shard, Qp& qp, ResponderResource& resource, Trans
   const std::size_t first_op = batch.ops.size();
   if (chunk > 0) {
     Location where;
-    if (!shard.keys.resolve(qp.pd, resource.rkey.value(), kAccessRemoteRead, resource.address + offset, chunk,
+    if (!shard.keys.resolve(qp.pd, qp, resource.rkey, kAccessRemoteRead, resource.address + offset, chunk,
                             where)) {
       return false;
     }

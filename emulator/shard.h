@@ -29,6 +29,7 @@ inline constexpr std::size_t kMaxDoorbellVisits = 256;    // QPs visited by one 
 inline constexpr std::size_t kMaxTransmitVisits = 128;    // QPs visited by one transmit()
 inline constexpr std::size_t kMaxTimerVisits = 256;       // expirations handled by one on_timers()
 inline constexpr std::uint32_t kMaxFlushPerVisit = 256;   // WQEs of one queue of a QP flushed at once
+inline constexpr std::uint32_t kMaxLocalOperations = 64;  // binds and invalidations of a QP run at once
 inline constexpr std::int32_t kQuantumBytes = 16 * 1024;  // what a QP may send each time its turn comes
 // post_recv rings no doorbell, so queues of QPs in ERR are looked at again this often while the engine is
 // idle; the interval doubles while nothing is found.
@@ -53,7 +54,7 @@ struct Nic {
   NeighbourCache neighbours;
   std::uint64_t seen_changes = 0;  // of the neighbours
   Counters counters;
-  std::uint32_t qp_count = 0, cq_count = 0, mr_count = 0, pd_count = 0, ah_count = 0;
+  std::uint32_t qp_count = 0, cq_count = 0, mr_count = 0, mw_count = 0, pd_count = 0, ah_count = 0;
 };
 
 // A ModifyQp whose reply waits for the neighbour.

@@ -1,8 +1,8 @@
 // Private copies of work requests: one slot for each slot of the shared ring, sized when the QP is made.
 //
 // A request is copied from the ring once, judged, and from then on only the copy counts, also for
-// retransmission. Each slot is a header (SendWqe or RecvWqe) and a tail of SGEs or inline data. Thread rule:
-// the engine's thread.
+// retransmission. Each slot is a header (SendWqe or RecvWqe) and a tail: SGEs, inline data, or the binding of
+// a memory window. Thread rule: the engine's thread.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +19,9 @@
 
 namespace roci::emulator {
 
+// What stands behind the last byte of a message.
+enum class MessageTail : std::uint8_t { kNone, kImmediate, kInvalidate };
+
 struct SendWqe {
   std::uint64_t wr_id = 0;
   std::uint64_t remote_address = 0;
@@ -26,8 +29,8 @@ struct SendWqe {
   std::uint64_t swap_or_add = 0;
   std::uint32_t length_bytes = 0;  // of the message; READ: of the answer; atomics: 8
   std::uint32_t num_sge = 0;
-  proto::Rkey rkey;
-  std::uint32_t immediate = 0;  // as a number
+  proto::Rkey rkey;             // local invalidate: its target
+  std::uint32_t immediate = 0;  // as a number; or the key to invalidate
   proto::Psn first_psn;
   std::uint32_t ah_number = 0;  // of a datagram, and the two below
   proto::Qpn remote_qpn;
@@ -37,9 +40,13 @@ struct SendWqe {
   proto::Operation operation = proto::Operation::kSend;
   WcOpcode completes_as = WcOpcode::kSend;
   std::uint8_t flags = 0;  // SendFlags
-  bool has_immediate = false;
+  MessageTail tail = MessageTail::kNone;
 
   [[nodiscard]] bool is_inline() const { return (flags & kSendInline) != 0; }
+  // Runs here and takes no PSN (local_operation.h).
+  [[nodiscard]] bool is_local() const {
+    return completes_as == WcOpcode::kBindMw || completes_as == WcOpcode::kLocalInvalidate;
+  }
   // READ and ATOMIC: answered by data, counted by max_rd_atomic.
   [[nodiscard]] bool is_rd_atomic() const {
     return operation != proto::Operation::kSend && operation != proto::Operation::kWrite;

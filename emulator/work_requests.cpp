@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "emulator/memory_window.h"
 #include "proto/psn.h"
 
 namespace roci::emulator {
@@ -15,22 +16,25 @@ constexpr unsigned kRc = bit(proto::Service::kRc), kUc = bit(proto::Service::kUc
 
 struct SendOpcodeInfo {
   unsigned services = 0;  // that have it
-  bool has_immediate = false;
-  proto::Operation operation = proto::Operation::kSend;
+  MessageTail tail = MessageTail::kNone;
+  proto::Operation operation = proto::Operation::kSend;  // of those that are sent
   WcOpcode completes_as = WcOpcode::kSend;
 };
 
 // By the number in RingSendWqe::opcode.
 constexpr SendOpcodeInfo kSendOpcodes[] = {
-    {kRc | kUc, false, proto::Operation::kWrite, WcOpcode::kRdmaWrite},
-    {kRc | kUc, true, proto::Operation::kWrite, WcOpcode::kRdmaWrite},
-    {kRc | kUc | kUd, false, proto::Operation::kSend, WcOpcode::kSend},
-    {kRc | kUc | kUd, true, proto::Operation::kSend, WcOpcode::kSend},
-    {kRc, false, proto::Operation::kReadRequest, WcOpcode::kRdmaRead},
-    {kRc, false, proto::Operation::kCompareSwap, WcOpcode::kCompareSwap},
-    {kRc, false, proto::Operation::kFetchAdd, WcOpcode::kFetchAdd},
+    {kRc | kUc, MessageTail::kNone, proto::Operation::kWrite, WcOpcode::kRdmaWrite},
+    {kRc | kUc, MessageTail::kImmediate, proto::Operation::kWrite, WcOpcode::kRdmaWrite},
+    {kRc | kUc | kUd, MessageTail::kNone, proto::Operation::kSend, WcOpcode::kSend},
+    {kRc | kUc | kUd, MessageTail::kImmediate, proto::Operation::kSend, WcOpcode::kSend},
+    {kRc, MessageTail::kNone, proto::Operation::kReadRequest, WcOpcode::kRdmaRead},
+    {kRc, MessageTail::kNone, proto::Operation::kCompareSwap, WcOpcode::kCompareSwap},
+    {kRc, MessageTail::kNone, proto::Operation::kFetchAdd, WcOpcode::kFetchAdd},
+    {kRc | kUc, MessageTail::kNone, proto::Operation::kSend, WcOpcode::kLocalInvalidate},
+    {kRc | kUc, MessageTail::kNone, proto::Operation::kSend, WcOpcode::kBindMw},
+    {kRc, MessageTail::kInvalidate, proto::Operation::kSend, WcOpcode::kSend},
 };
-static_assert(std::size(kSendOpcodes) == static_cast<std::size_t>(SendOpcode::kFetchAdd) + 1);
+static_assert(std::size(kSendOpcodes) == static_cast<std::size_t>(SendOpcode::kSendWithInvalidate) + 1);
 
 std::uint64_t total_bytes(std::span<const RingSge> sges) {
   std::uint64_t sum = 0;  // of 32 32-bit lengths at most
@@ -43,7 +47,7 @@ bool keys_grant(const Shard& shard, const Qp& qp, std::span<const RingSge> sges,
   return std::all_of(sges.begin(), sges.end(), [&](const RingSge& sge) {
     Location where;
     return sge.length_bytes == 0 ||
-           shard.keys.resolve(qp.pd, sge.lkey, access, sge.address, sge.length_bytes, where);
+           shard.keys.resolve(qp.pd, proto::Lkey{sge.lkey}, access, sge.address, sge.length_bytes, where);
   });
 }
 
@@ -69,7 +73,65 @@ WcStatus judge(const Shard& shard, const Qp& qp, std::uint32_t index, SendWqe& w
   return keys_grant(shard, qp, sges, access) ? WcStatus::kSuccess : WcStatus::kLocalProtectionError;
 }
 
+// What the request is aimed at, from its union.
+void copy_target(const RingSendWqe& shared, Qp& qp, std::uint32_t index, SendWqe& wqe) {
+  const auto& mw = shared.wr.mw;
+  if (qp.is_datagram()) {
+    wqe.ah_number = shared.wr.ud.ah_number;
+    wqe.remote_qpn = proto::Qpn{shared.wr.ud.remote_qpn};
+    wqe.remote_qkey = proto::Qkey{shared.wr.ud.remote_qkey};
+  } else if (wqe.completes_as == WcOpcode::kBindMw) {
+    const WindowBinding binding{proto::Rkey{mw.mw_rkey}, proto::Rkey{mw.rkey},
+                                proto::Lkey{mw.mr_lkey}, mw.address,
+                                mw.length_bytes,         mw.access};
+    std::memcpy(qp.sq.tail(index), &binding, sizeof binding);
+  } else if (wqe.completes_as == WcOpcode::kLocalInvalidate) {
+    wqe.rkey = proto::Rkey{shared.immediate_or_invalidate};
+  } else if (wqe.operation == proto::Operation::kCompareSwap ||
+             wqe.operation == proto::Operation::kFetchAdd) {
+    wqe.remote_address = shared.wr.atomic.remote_address;
+    wqe.rkey = proto::Rkey{shared.wr.atomic.rkey};
+    wqe.compare = shared.wr.atomic.compare_add;
+    wqe.swap_or_add =
+        wqe.operation == proto::Operation::kFetchAdd ? shared.wr.atomic.compare_add : shared.wr.atomic.swap;
+  } else {
+    wqe.remote_address = shared.wr.rdma.remote_address;
+    wqe.rkey = proto::Rkey{shared.wr.rdma.rkey};
+  }
+}
+
+// SGEs or inline data; returns what the request will complete with.
+WcStatus copy_data(const Shard& shard, Qp& qp, const RingDma& dma, const std::byte* tail, std::uint32_t index,
+                   SendWqe& wqe) {
+  const QpCapabilities& cap = qp.attributes.capabilities;
+  // ibv_wr_set_inline_data sets no flag: no SGEs but bytes means inline data.
+  if (dma.num_sge == 0 && dma.length_bytes > 0) wqe.flags |= kSendInline;
+  if (wqe.is_inline()) {
+    if (dma.length_bytes > cap.max_inline_bytes) return WcStatus::kLocalQpOperationError;
+    wqe.length_bytes = dma.length_bytes;
+    std::memcpy(qp.sq.tail(index), tail, wqe.length_bytes);
+  } else {
+    if (dma.num_sge > cap.max_send_sge) return WcStatus::kLocalQpOperationError;
+    wqe.num_sge = dma.num_sge;
+    std::memcpy(qp.sq.tail(index), tail, wqe.num_sge * sizeof(RingSge));
+  }
+  return judge(shard, qp, index, wqe);
+}
+
+std::uint32_t psn_count_of(const Qp& qp, const SendWqe& wqe) {
+  if (wqe.is_local()) return 0;
+  const bool has_many = wqe.operation == proto::Operation::kSend ||
+                        wqe.operation == proto::Operation::kWrite ||
+                        wqe.operation == proto::Operation::kReadRequest;
+  return has_many ? proto::packet_count(wqe.length_bytes, static_cast<proto::PathMtu>(qp.path_mtu_bytes)) : 1;
+}
+
 }  // namespace
+
+std::size_t send_tail_bytes(const QpCapabilities& cap) {
+  return std::max<std::size_t>(
+      {cap.max_send_sge * sizeof(RingSge), cap.max_inline_bytes, sizeof(WindowBinding)});
+}
 
 bool fetch_send(Shard& shard, Qp& qp) {
   Requester& r = qp.requester;
@@ -87,8 +149,6 @@ bool fetch_send(Shard& shard, Qp& qp) {
   wqe.wr_id = shared.wr_id;
   wqe.flags = static_cast<std::uint8_t>(shared.send_flags &
                                         (kSendFence | kSendSignaled | kSendSolicited | kSendInline));
-  wqe.immediate = __builtin_bswap32(shared.immediate_or_invalidate);
-  const QpCapabilities& cap = qp.attributes.capabilities;
   if (shared.opcode >= std::size(kSendOpcodes) ||
       (kSendOpcodes[shared.opcode].services & bit(qp.service)) == 0) {
     wqe.local_error = WcStatus::kLocalQpOperationError;
@@ -96,43 +156,16 @@ bool fetch_send(Shard& shard, Qp& qp) {
     const SendOpcodeInfo& opcode = kSendOpcodes[shared.opcode];
     wqe.operation = opcode.operation;
     wqe.completes_as = opcode.completes_as;
-    wqe.has_immediate = opcode.has_immediate;
-    if (qp.is_datagram()) {
-      wqe.ah_number = shared.wr.ud.ah_number;
-      wqe.remote_qpn = proto::Qpn{shared.wr.ud.remote_qpn};
-      wqe.remote_qkey = proto::Qkey{shared.wr.ud.remote_qkey};
-    } else if (opcode.operation == proto::Operation::kCompareSwap ||
-               opcode.operation == proto::Operation::kFetchAdd) {
-      wqe.remote_address = shared.wr.atomic.remote_address;
-      wqe.rkey = proto::Rkey{shared.wr.atomic.rkey};
-      wqe.compare = shared.wr.atomic.compare_add;
-      wqe.swap_or_add = opcode.operation == proto::Operation::kFetchAdd ? shared.wr.atomic.compare_add
-                                                                        : shared.wr.atomic.swap;
-    } else {
-      wqe.remote_address = shared.wr.rdma.remote_address;
-      wqe.rkey = proto::Rkey{shared.wr.rdma.rkey};
-    }
-    // ibv_wr_set_inline_data sets no flag: no SGEs but bytes means inline data.
-    if (shared.dma.num_sge == 0 && shared.dma.length_bytes > 0) wqe.flags |= kSendInline;
-    const std::byte* const tail = element + sizeof shared;
-    if (wqe.is_inline() && shared.dma.length_bytes <= cap.max_inline_bytes) {
-      wqe.length_bytes = shared.dma.length_bytes;
-      std::memcpy(qp.sq.tail(index), tail, wqe.length_bytes);
-      wqe.local_error = judge(shard, qp, index, wqe);
-    } else if (!wqe.is_inline() && shared.dma.num_sge <= cap.max_send_sge) {
-      wqe.num_sge = shared.dma.num_sge;
-      std::memcpy(qp.sq.tail(index), tail, wqe.num_sge * sizeof(RingSge));
-      wqe.local_error = judge(shard, qp, index, wqe);
-    } else {
-      wqe.local_error = WcStatus::kLocalQpOperationError;
-    }
+    wqe.tail = opcode.tail;
+    wqe.immediate = opcode.tail == MessageTail::kInvalidate
+                        ? shared.immediate_or_invalidate
+                        : __builtin_bswap32(shared.immediate_or_invalidate);
+    copy_target(shared, qp, index, wqe);
+    if (!wqe.is_local())
+      wqe.local_error = copy_data(shard, qp, shared.dma, element + sizeof shared, index, wqe);
   }
-  const bool has_many = wqe.operation == proto::Operation::kSend ||
-                        wqe.operation == proto::Operation::kWrite ||
-                        wqe.operation == proto::Operation::kReadRequest;
   wqe.first_psn = r.fetch_psn;
-  wqe.psn_count =
-      has_many ? proto::packet_count(wqe.length_bytes, static_cast<proto::PathMtu>(qp.path_mtu_bytes)) : 1;
+  wqe.psn_count = psn_count_of(qp, wqe);
   r.fetch_psn = wqe.end_psn();
   r.sq_fetched = ring.after(index);
   return true;
@@ -175,7 +208,7 @@ bool add_sge_ops(const Shard& shard, const Qp& qp, std::span<const RingSge> sges
     const auto piece = static_cast<std::uint32_t>(std::min<std::uint64_t>(length, sge.length_bytes - offset));
     MemoryOp op;
     Location where;
-    if (!shard.keys.resolve(qp.pd, sge.lkey, access, sge.address + offset, piece, where)) break;
+    if (!shard.keys.resolve(qp.pd, proto::Lkey{sge.lkey}, access, sge.address + offset, piece, where)) break;
     op.kind = use == SgeUse::kScatter ? MemoryOp::Kind::kWrite : MemoryOp::Kind::kRead;
     op.space = where.space;
     op.address = where.address;

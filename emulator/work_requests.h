@@ -12,6 +12,9 @@
 
 namespace roci::emulator {
 
+// What the private copy of a send request needs behind its header.
+[[nodiscard]] std::size_t send_tail_bytes(const QpCapabilities& cap);
+
 // Copies the next send request, if one was posted, and gives it its PSNs.
 bool fetch_send(Shard& shard, Qp& qp);
 // Takes the next receive, if one was posted: advances rq_consumer of the QP's state (not of the ring).

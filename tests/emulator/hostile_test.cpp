@@ -58,7 +58,14 @@ TEST_CASE("S04: a bad send WQE completes with an error, the QP goes to ERR, the 
     post_damaged([](RingSendWqe& one) { one.opcode = 200; });
   }
   SECTION("an opcode that is not offered") {
-    post_damaged([](RingSendWqe& one) { one.opcode = sim::kWrBindWindow; });
+    post_damaged([](RingSendWqe& one) { one.opcode = sim::kWrTso; });
+  }
+  SECTION("a bind with nonsense for keys") {
+    status = sim::kWcMwBind;
+    post_damaged([](RingSendWqe& one) {
+      one.opcode = sim::kWrBindWindow;
+      std::memset(&one.wr, 0xFF, sizeof one.wr);
+    });
   }
   SECTION("inline and longer than granted") {
     post_damaged([](RingSendWqe& one) {

@@ -221,6 +221,8 @@ void Bench::expect(sim::Cq& cq, const Completion& wanted) {
     CHECK((cqe->wc_flags & sim::kWcWithImm) != 0);
     CHECK(__builtin_bswap32(cqe->immediate_or_invalidate) == *wanted.imm);
   }
+  CHECK(((cqe->wc_flags & sim::kWcWithInvalidate) != 0) == wanted.invalidated.has_value());
+  if (wanted.invalidated) CHECK(cqe->immediate_or_invalidate == *wanted.invalidated);
 }
 
 void Bench::expect_no_completion(Connection& connection) {
@@ -274,6 +276,8 @@ Bytes Bench::frame(const Connection& connection, const Line& line) const {
   if (opcode.has(proto::Extension::kAtomicAckEth))
     packet.atomic_ack_eth = proto::AtomicAckEth{line.original.value_or(0)};
   if (opcode.has(proto::Extension::kImmDt)) packet.imm_dt = proto::ImmDt{line.imm.value_or(0)};
+  if (opcode.has(proto::Extension::kIeth))
+    packet.ieth = proto::Ieth{proto::Rkey{line.invalidates.value_or(0)}};
   if (line.edit) line.edit(packet);
   proto::complete(packet);
   Bytes bytes(proto::size_of(packet));
@@ -331,6 +335,7 @@ void Bench::expect(const Line& wanted) {
     compare("swap_or_add", wanted.swap_or_add, got.atomic_eth->swap_or_add_data, text);
   }
   if (got.atomic_ack_eth) compare("original", wanted.original, got.atomic_ack_eth->original_data, text);
+  if (got.ieth) compare("invalidates", wanted.invalidates, got.ieth->rkey.value(), text);
   if (got.imm_dt) compare("imm", wanted.imm, got.imm_dt->value, text);
   compare("payload_bytes", wanted.payload_bytes, got.payload.size(), text);
   if (wanted.payload) {

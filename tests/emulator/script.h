@@ -46,6 +46,7 @@ struct Line {
   std::optional<std::uint32_t> rkey{};
   std::optional<std::uint32_t> length{};  // of the RETH; sending: that of the payload
   std::optional<std::uint32_t> imm{};
+  std::optional<std::uint32_t> invalidates{};  // R_Key of the IETH
   std::optional<std::uint64_t> compare{};
   std::optional<std::uint64_t> swap_or_add{};
   std::optional<std::uint64_t> original{};
@@ -70,7 +71,8 @@ struct Completion {
   std::optional<std::uint32_t> opcode{};
   std::optional<std::uint32_t> byte_len{};
   std::optional<std::uint32_t> imm{};
-  std::optional<std::uint32_t> source_qpn{};  // of a datagram
+  std::optional<std::uint32_t> source_qpn{};   // of a datagram
+  std::optional<std::uint32_t> invalidated{};  // key that the peer ended
 };
 
 struct BenchOptions {

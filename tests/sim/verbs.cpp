@@ -98,9 +98,15 @@ bool Qp::queue_send(const SendWr& wr) {
   wqe.opcode = wr.opcode;
   wqe.send_flags = wr.flags;
   wqe.immediate_or_invalidate = __builtin_bswap32(wr.immediate);
+  if (wr.opcode == kWrSendInvalidate || wr.opcode == kWrLocalInvalidate)
+    wqe.immediate_or_invalidate = wr.invalidate.value();
   const bool is_atomic = wr.opcode == kWrCompareSwap || wr.opcode == kWrFetchAdd;
   if (is_datagram_) {
     wqe.wr.ud = {wr.remote_qpn.value(), wr.remote_qkey.value(), 0, 0, wr.ah.value + 1};
+  } else if (wr.opcode == kWrBindWindow) {
+    const Binding& to = wr.binding;
+    wqe.wr.mw = {to.address,     to.length_bytes,    to.mr_lkey.value(),
+                 to.key.value(), to.new_key.value(), to.access};
   } else if (is_atomic) {
     wqe.wr.atomic = {wr.remote_address, wr.compare_add, wr.swap, wr.rkey.value(), 0};
   } else {
@@ -205,6 +211,13 @@ Mr Client::reg_mr(std::uint64_t address, std::uint64_t length_bytes, std::uint32
 }
 
 void Client::dereg_mr(const Mr& mr) { must("dereg_mr", transact(DeregMr{mr.handle})); }
+
+Mw Client::alloc_mw(MwType type, std::optional<PdHandle> pd) {
+  const CommandReply reply = transact(AllocMw{pd.value_or(pd_), static_cast<std::uint32_t>(type)});
+  must("alloc_mw", reply);
+  const AllocMwReply& made = std::get<AllocMwReply>(reply.body);
+  return {made.mw, made.rkey};
+}
 
 std::unique_ptr<Cq> Client::create_cq(std::uint32_t entries, std::uint64_t user_handle,
                                       std::uint64_t channel) {

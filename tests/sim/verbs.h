@@ -44,6 +44,7 @@ enum WcStatus : std::uint32_t {
   kWcLocalQpOperation = 2,
   kWcLocalProtection = 4,
   kWcFlushed = 5,
+  kWcMwBind = 6,
   kWcBadResponse = 7,
   kWcLocalAccess = 8,
   kWcRemoteInvalidRequest = 9,
@@ -61,15 +62,25 @@ enum WcOpcode : std::uint32_t {
   kWcRead = 2,
   kWcCompareSwap = 3,
   kWcFetchAdd = 4,
+  kWcBindWindow = 5,
+  kWcLocalInvalidate = 6,
   kWcRecv = 128,
   kWcRecvWriteImm = 129,
 };
-enum WcFlags : std::uint32_t { kWcGrh = 1, kWcWithImm = 2 };
+enum WcFlags : std::uint32_t { kWcGrh = 1, kWcWithImm = 2, kWcWithInvalidate = 8 };
 
 struct Sge {
   std::uint64_t address = 0;
   std::uint32_t length_bytes = 0;
   proto::Lkey lkey{};
+};
+
+// Of kWrBindWindow.
+struct Binding {
+  proto::Rkey key{}, new_key{};
+  proto::Lkey mr_lkey{};
+  std::uint64_t address = 0, length_bytes = 0;
+  std::uint32_t access = 0;
 };
 
 struct SendWr {
@@ -84,6 +95,8 @@ struct SendWr {
   emulator::AhHandle ah{};  // datagrams: where to
   proto::Qpn remote_qpn{};
   proto::Qkey remote_qkey{};
+  proto::Rkey invalidate{};  // of kWrSendInvalidate and kWrLocalInvalidate
+  Binding binding{};
 };
 
 struct RecvWr {
@@ -102,6 +115,16 @@ struct Mr {
   // A piece of it, `offset` bytes from its start.
   [[nodiscard]] Sge sge(std::uint64_t offset, std::uint32_t bytes) const {
     return {iova + offset, bytes, lkey};
+  }
+};
+
+struct Mw {
+  emulator::MwHandle handle;
+  proto::Rkey rkey{};
+
+  // The key with its variant, which is the consumer's, one further.
+  [[nodiscard]] proto::Rkey next_key() const {
+    return proto::Rkey{(rkey.value() & ~0xFFU) | ((rkey.value() + 1) & 0xFFU)};
   }
 };
 
@@ -232,6 +255,7 @@ class Client {
     return bytes(mr.address + offset, count);
   }
   void dereg_mr(const Mr& mr);
+  Mw alloc_mw(emulator::MwType type, std::optional<emulator::PdHandle> pd = std::nullopt);
 
   std::unique_ptr<Cq> create_cq(std::uint32_t entries, std::uint64_t user_handle = 0,
                                 std::uint64_t channel = 0);
