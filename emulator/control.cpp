@@ -569,6 +569,7 @@ void apply_modify(Shard& shard, Qp& qp, const ModifyQp& command, QpState target,
   if (target == QpState::kRts && (from == QpState::kSqd || from == QpState::kSqe)) shard.activate(qp);
   if (target == QpState::kSqd && from == QpState::kRts) {
     qp.drained_raised = false;
+    if ((command.mask & kQpEnSqdAsyncNotify) == 0) qp.attributes.en_sqd_async_notify = false;
     qp.attributes.sq_draining = true;
     check_drained(shard, qp);
   }
@@ -606,8 +607,10 @@ std::optional<Outcome> modify_qp(Shard& shard, Context& context, CommandId id, c
     cancel_modify(shard, *qp);
     qp->is_modifying = false;
   }
+  // While the send queue drains nothing else may be asked for [IBTA 10.3].
+  const bool is_draining = qp->attributes.sq_draining && target != QpState::kReset && target != QpState::kErr;
   const bool is_stale = (command.mask & kQpCurState) != 0 && command.attributes.current_state != qp->state;
-  if (is_stale || !is_transition_allowed(qp->type, qp->state, target, command.mask)) {
+  if (is_draining || is_stale || !is_transition_allowed(qp->type, qp->state, target, command.mask)) {
     return refuse(std::errc::invalid_argument);
   }
   const std::errc error = check_values(shard, shard.nic_of(*qp), command.mask, command.attributes);

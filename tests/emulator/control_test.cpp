@@ -85,7 +85,7 @@ TEST_CASE("QP states: each pair of states, with the attributes that it needs") {
                               (from == QpState::kInit && to == QpState::kRtr) ||
                               (from == QpState::kRtr && to == QpState::kRts);
       const bool goes =
-          is_forward || to == QpState::kReset || to == QpState::kErr ||
+          is_forward || to == QpState::kReset || (to == QpState::kErr && from != QpState::kReset) ||
           (from == QpState::kInit && to == QpState::kInit) ||
           (from == QpState::kRts && to == QpState::kRts) || (from == QpState::kRts && to == QpState::kSqd) ||
           (from == QpState::kSqd && to == QpState::kRts) || (from == QpState::kSqd && to == QpState::kSqd);
