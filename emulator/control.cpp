@@ -219,6 +219,7 @@ std::errc check_capabilities(const DeviceLimits& limits, const QpCapabilities& c
 
 std::optional<proto::Service> service_of(std::uint32_t type) {
   if (type == static_cast<std::uint32_t>(QpType::kRc)) return proto::Service::kRc;
+  if (type == static_cast<std::uint32_t>(QpType::kUc)) return proto::Service::kUc;
   if (type == static_cast<std::uint32_t>(QpType::kUd)) return proto::Service::kUd;
   return std::nullopt;
 }

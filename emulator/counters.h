@@ -39,6 +39,7 @@ namespace roci::emulator {
   X(kNoReceive, "no_receive", "no receive posted, and the service has no way to say so")           \
   X(kTooLong, "too_long", "longer than the receive or the path MTU [IBTA C9-205]")                 \
   X(kReceiveError, "receive_error", "the receive it was for completed in error")                   \
+  X(kRefused, "refused", "UC: what a reliable service would have answered with a NAK")             \
   X(kNaked, "naked", "answered with a NAK")                                                        \
   X(kCancelled, "cancelled", "behind a packet of the same QP that failed in the same burst")       \
   X(kOwnerGone, "owner_gone", "for the memory of an application that has ended: not answered")     \

@@ -14,6 +14,7 @@
 #include "emulator/responder.h"
 #include "emulator/shard.h"
 #include "emulator/transmit_batch.h"
+#include "emulator/unreliable_connection.h"
 #include "proto/roce_view.h"
 
 namespace roci::emulator {
@@ -223,8 +224,7 @@ void Engine::Impl::apply(Time now) {
         packet.verdict = DropReason::kReceiveError;
         fail_datagram(*this, qp, packet);
       } else if (packet.is_request) {
-        packet.verdict = DropReason::kNaked;
-        fail_request(*this, qp, packet);
+        packet.verdict = fail_request(*this, qp, packet);
       } else {
         fail_scatter(*this, qp, packet);
       }
@@ -361,6 +361,8 @@ bool Engine::Impl::plan_turn(Qp& qp) {
   if (qp.is_datagram())
     return spend(qp.request_deficit_bytes, [&] { return plan_datagram(*this, qp, burst); });
   const bool more_local = run_local_operations(*this, qp);
+  if (qp.service == proto::Service::kUc)
+    return spend(qp.request_deficit_bytes, [&] { return plan_unreliable(*this, qp, burst); }) || more_local;
   const bool more_responses =
       spend(qp.response_deficit_bytes, [&] { return plan_response(*this, qp, burst); });
   const bool more_requests =

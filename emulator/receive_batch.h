@@ -21,6 +21,7 @@ namespace roci::emulator {
 // What a request does to the responder when it is applied.
 struct RequestEffect {
   PendingReply reply;              // ACK, NAK or RNR NAK; none if not is_pending
+  bool fills_receive = false;      // with its payload
   bool takes_receive = false;      // the ring's consumer follows rq_consumer
   bool completes_receive = false;  // with the fields below
   MessageTail tail = MessageTail::kNone;

@@ -61,7 +61,8 @@ bool may_start(const Shard& shard, const Qp& qp, const SendWqe& wqe) {
   return r.in_flight() < shard.config.window_packets;
 }
 
-// The packet at the cursor of a SEND or WRITE. False: the payload's keys do not grant it.
+}  // namespace
+
 bool plan_message_packet(Shard& shard, Qp& qp, const SendWqe& wqe, TransmitBatch& batch) {
   Requester& r = qp.requester;
   const std::uint32_t mtu = qp.path_mtu_bytes;
@@ -69,7 +70,7 @@ bool plan_message_packet(Shard& shard, Qp& qp, const SendWqe& wqe, TransmitBatch
   const std::uint32_t chunk = std::min(mtu, wqe.length_bytes - offset);
   const bool is_first = offset == 0;
   const bool is_last = offset + chunk == wqe.length_bytes;
-  const Opcode opcode = message_opcode(wqe, is_first, is_last);
+  const Opcode opcode = proto::with_service(message_opcode(wqe, is_first, is_last), qp.service);
   const proto::OpcodeInfo& info = proto::info(opcode);
   const std::uint32_t behind_bth = info.extension_bytes + chunk;
   const Requester before = r;
@@ -84,7 +85,8 @@ bool plan_message_packet(Shard& shard, Qp& qp, const SendWqe& wqe, TransmitBatch
   }
   // On each message's last packet, and so often within one that the window cannot close without.
   const bool ack_request =
-      is_last || ++r.packets_since_ack_request >= std::max(1U, shard.config.window_packets / 2);
+      qp.service == proto::Service::kRc &&
+      (is_last || ++r.packets_since_ack_request >= std::max(1U, shard.config.window_packets / 2));
   if (ack_request) r.packets_since_ack_request = 0;
   const bool solicited = is_last && (wqe.flags & kSendSolicited) != 0 &&
                          (wqe.operation == Operation::kSend || wqe.tail == MessageTail::kImmediate);
@@ -101,6 +103,8 @@ bool plan_message_packet(Shard& shard, Qp& qp, const SendWqe& wqe, TransmitBatch
   if (!packet.is_retransmission) r.next_psn = r.send_psn;
   return true;
 }
+
+namespace {
 
 // READ: from the cursor to the end of the message, so that a retry asks only for what is missing.
 void plan_read_request(Qp& qp, const SendWqe& wqe, TransmitBatch& batch) {
@@ -190,6 +194,7 @@ void commit_unacknowledged(Shard& shard, Qp& qp, const PlannedPacket& packet) {
   r.sq_consumer = qp.sq.ring.after(index);
   qp.sq.ring.store_consumer(r.sq_consumer);
   if (r.send_index != r.sq_fetched) shard.activate(qp);  // one in error waits for its turn
+  if (qp.state == QpState::kSqd) check_drained(shard, qp);
 }
 
 void fail_gather(Shard& shard, Qp& qp) {

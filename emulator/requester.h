@@ -16,6 +16,8 @@ namespace roci::emulator {
 
 // Plans one packet; false if there is nothing to send now.
 bool plan_request(Shard& shard, Qp& qp, TransmitBatch& batch, Time now);
+// Of a SEND or WRITE: the packet at the cursor. False: the payload's keys do not grant it.
+bool plan_message_packet(Shard& shard, Qp& qp, const SendWqe& wqe, TransmitBatch& batch);
 // The packet is on its way.
 void commit_request(Shard& shard, Qp& qp, const PlannedPacket& packet, Time now);
 // The same for services that get no acknowledgement: what is on its way is done.

@@ -131,9 +131,11 @@ Check check_length(const Request& q) {
 // A receive WQE, or a free responder resource.
 Check check_resources(const Request& q) {
   if (q.needs_receive()) {
-    if (!take_receive(q.shard, q.qp)) return kRnr;
-    q.r().has_receive = true;
-    q.effect().takes_receive = true;
+    if (!q.r().has_receive) {  // else a UC message that was dropped left it
+      if (!take_receive(q.shard, q.qp)) return kRnr;
+      q.r().has_receive = true;
+      q.effect().takes_receive = true;
+    }
     const RecvWqe& wqe = q.qp.rq[q.receive_index()];
     if (wqe.local_error != WcStatus::kSuccess) return nak(NakCode::kRemoteOperationalError, wqe.local_error);
   }
@@ -255,6 +257,7 @@ bool place_payload(const Request& q, const Location& where) {
   Responder& r = q.r();
   const std::uint32_t bytes = q.payload_bytes();
   if (q.info.operation == Operation::kSend) {
+    q.effect().fills_receive = true;
     return add_sge_ops(q.shard, q.qp, q.qp.rq.sges(q.receive_index()), SgeUse::kScatter, r.message_bytes,
                        bytes, q.payload(), q.info.ends_message(), q.batch.ops);
   }
@@ -296,7 +299,8 @@ void end_message(const Request& q) {
     // goes to ERR, and its windows end anyway.
     unbind_window(*find_invalidable(q.shard.keys, q.qp, q.view.ieth().rkey));
   }
-  if (!r.has_receive) return;
+  // A plain WRITE leaves alone what a dropped UC message has taken.
+  if (q.info.operation != Operation::kSend && !q.has_immediate()) return;
   r.has_receive = false;
   effect.completes_receive = true;
   effect.status = WcStatus::kSuccess;
@@ -324,7 +328,7 @@ Check accept(const Request& q, const Location& where) {
   r.message_bytes += q.payload_bytes();
   if (q.info.ends_message()) end_message(q);
   r.expected_psn = psn.plus(1);
-  if (q.view.bth.ack_request) q.reply(Syndrome::ack(), psn);
+  if (q.view.bth.ack_request && q.qp.service == proto::Service::kRc) q.reply(Syndrome::ack(), psn);
   return kPass;
 }
 
@@ -387,6 +391,38 @@ DropReason decide_expected(const Request& q) {
   note_fatal(q.effect(), r, check);
   q.qp.failed = true;
   return DropReason::kNaked;
+}
+
+// ---- UC --------------------------------------------------------------------------------------------
+
+// FIRST and ONLY start anew whatever their PSN; anything else must go on where the message was left [IBTA, UC
+// responder: lost packets]. A receive that a dropped message has taken is for the next one.
+DropReason decide_unreliable(const Request& q) {
+  Responder& r = q.r();
+  const bool goes_on = r.in_message && q.view.bth.psn == r.expected_psn && q.info.operation == r.message;
+  if (q.info.starts_message() || !goes_on) r.in_message = false;
+  if (!q.info.starts_message() && !goes_on) {
+    ++q.shard.nic_of(q.qp).counters.out_of_sequence;
+    return DropReason::kOutOfSequence;
+  }
+  Location where;
+  Check check = check_operation(q);
+  if (check.kind == Check::Kind::kPass) check = check_length(q);
+  if (check.kind == Check::Kind::kPass) check = check_resources(q);
+  if (check.kind == Check::Kind::kPass) check = check_access(q, where);
+  if (check.kind == Check::Kind::kPass) check = accept(q, where);
+  q.effect().rq_consumer = r.rq_consumer;
+  if (check.kind == Check::Kind::kPass) {
+    q.effect().establishes = !r.is_established;
+    r.is_established = true;
+    return DropReason::kAccepted;
+  }
+  r.in_message = false;
+  if (check.kind == Check::Kind::kRnrNak) return DropReason::kNoReceive;
+  if (check.code != NakCode::kRemoteOperationalError) return DropReason::kRefused;
+  note_fatal(q.effect(), r, check);  // the receive's own fault
+  q.qp.failed = true;
+  return DropReason::kReceiveError;
 }
 
 // ---- duplicates ------------------------------------------------------------------------------------
@@ -613,6 +649,7 @@ DropReason decide_request(Shard& shard, Qp& qp, const proto::RoceView& view, Rec
                           ReceiveBatch& batch) {
   if (!qp.can_receive()) return DropReason::kQpState;
   const Request q{shard, qp, view, view.opcode_info(), packet, batch};
+  if (qp.service == proto::Service::kUc) return decide_unreliable(q);
   const Psn psn = view.bth.psn;
   const std::int32_t ahead = qp.responder.expected_psn.distance_to(psn);
   if (ahead == 0) return decide_expected(q);
@@ -645,9 +682,10 @@ void apply_request(Shard& shard, Qp& qp, const ReceivedPacket& packet, const Rec
   if (qp.owes_responses()) shard.activate(qp);
 }
 
-void fail_request(Shard& shard, Qp& qp, const ReceivedPacket& packet) {
+DropReason fail_request(Shard& shard, Qp& qp, const ReceivedPacket& packet) {
   ++shard.nic_of(qp).counters.memory_faults;
   Responder& r = qp.responder;
+  const bool is_reliable = qp.service == proto::Service::kRc;
   // What the packet, or one behind it, queued is not to be answered.
   for (ResponderResource& resource : qp.resources) {
     if (resource.first_psn.distance_to(packet.psn) <= 0) resource.is_pending = false;
@@ -657,10 +695,15 @@ void fail_request(Shard& shard, Qp& qp, const ReceivedPacket& packet) {
     r.has_receive = true;
     qp.rq.ring.store_consumer(r.rq_consumer);
   }
+  if (!is_reliable && !packet.request.fills_receive) {
+    r.in_message = false;
+    return DropReason::kRefused;
+  }
   RequestEffect effect;
-  effect.reply = {true, Syndrome::nak(NakCode::kRemoteOperationalError), packet.psn, r.msn};
+  if (is_reliable) effect.reply = {true, Syndrome::nak(NakCode::kRemoteOperationalError), packet.psn, r.msn};
   note_fatal(effect, r, nak(NakCode::kRemoteOperationalError, WcStatus::kLocalProtectionError));
   raise_fatal(shard, qp, effect);
+  return is_reliable ? DropReason::kNaked : DropReason::kReceiveError;
 }
 
 bool plan_response(Shard& shard, Qp& qp, TransmitBatch& batch) {

@@ -1,5 +1,5 @@
 // The responder of a connected QP: judges requests in the standard's order, and sends acknowledgements and
-// responses.
+// responses. UC is judged alike, but answers nothing: what is wrong or lost takes its message with it.
 //
 // decide_request() changes the Responder ahead of the memory operations; the caller keeps the copy to put
 // back. READs and ATOMICs become entries of the responder resources, whose responses plan_response() makes in
@@ -18,8 +18,8 @@ DropReason decide_request(Shard& shard, Qp& qp, const proto::RoceView& view, Rec
                           ReceiveBatch& batch);
 // Does it, after the memory operations.
 void apply_request(Shard& shard, Qp& qp, const ReceivedPacket& packet, const ReceiveBatch& batch);
-// Its memory could not be reached. The QP's state is as it was before the packet.
-void fail_request(Shard& shard, Qp& qp, const ReceivedPacket& packet);
+// Its memory could not be reached. The QP's state is as it was before the packet. Returns what became of it.
+DropReason fail_request(Shard& shard, Qp& qp, const ReceivedPacket& packet);
 
 // Plans one response or acknowledgement; false if none is due.
 bool plan_response(Shard& shard, Qp& qp, TransmitBatch& batch);

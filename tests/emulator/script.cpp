@@ -367,6 +367,8 @@ void Bench::pass() {
     events_.insert(events_.end(), events, events + got);
 }
 
+void Bench::transmit_once() { engine_->transmit(*sink_, now_); }
+
 void Bench::advance_one_step(Time end) {
   // A poll loop would call far more often; once a gap is enough for the engine to see that the daemon runs.
   now_ = std::min({end, now_ + options_.daemon_gap, std::max(engine_->next_deadline(), now_ + Duration(1))});

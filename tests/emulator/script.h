@@ -163,6 +163,8 @@ class Bench {
   [[nodiscard]] emulator::Time now() const { return now_; }
   // Lets the engine do what is due, and sends what it has, without letting time pass.
   void pass();
+  // One burst of what it has to send.
+  void transmit_once();
   // Lets time pass; the engine is called at each of its deadlines.
   void advance(emulator::Duration duration);
   // The same until a packet is sent; false if none is within that time.

@@ -101,7 +101,7 @@ bool Qp::queue_send(const SendWr& wr) {
   if (wr.opcode == kWrSendInvalidate || wr.opcode == kWrLocalInvalidate)
     wqe.immediate_or_invalidate = wr.invalidate.value();
   const bool is_atomic = wr.opcode == kWrCompareSwap || wr.opcode == kWrFetchAdd;
-  if (is_datagram_) {
+  if (type_ == QpType::kUd || type_ == QpType::kGsi) {
     wqe.wr.ud = {wr.remote_qpn.value(), wr.remote_qkey.value(), 0, 0, wr.ah.value + 1};
   } else if (wr.opcode == kWrBindWindow) {
     const Binding& to = wr.binding;
@@ -235,7 +235,7 @@ std::unique_ptr<Qp> Client::create_qp(Cq& send_cq, Cq& recv_cq, const QpOptions&
   const QpCapabilities& caps = options.capabilities;
   qp->client_ = this;
   qp->capabilities_ = caps;
-  qp->is_datagram_ = options.type == QpType::kUd || options.type == QpType::kGsi;
+  qp->type_ = options.type;
   qp->send_ring_ = RingMemory(send_ring_shape(caps).bytes());
   qp->recv_ring_ = RingMemory(recv_ring_shape(caps).bytes());
   CreateQp create;
@@ -263,9 +263,8 @@ std::errc Client::to_init(Qp& qp, std::uint32_t access) {
 }
 
 std::errc Client::to_rtr(Qp& qp, const ConnectOptions& options) {
-  ModifyQp modify{qp.handle(),
-                  kQpState | kQpAv | kQpPathMtu | kQpDestQpn | kQpRqPsn | kQpMaxDestRdAtomic | kQpMinRnrTimer,
-                  {}};
+  ModifyQp modify{qp.handle(), kQpState | kQpAv | kQpPathMtu | kQpDestQpn | kQpRqPsn, {}};
+  if (qp.type_ == QpType::kRc) modify.mask |= kQpMaxDestRdAtomic | kQpMinRnrTimer;
   QpAttributes& attributes = modify.attributes;
   attributes.state = QpState::kRtr;
   attributes.av.dgid = options.dgid;
@@ -280,8 +279,8 @@ std::errc Client::to_rtr(Qp& qp, const ConnectOptions& options) {
 }
 
 std::errc Client::to_rts(Qp& qp, const ConnectOptions& options) {
-  ModifyQp modify{
-      qp.handle(), kQpState | kQpTimeout | kQpRetryCnt | kQpRnrRetry | kQpSqPsn | kQpMaxQpRdAtomic, {}};
+  ModifyQp modify{qp.handle(), kQpState | kQpSqPsn, {}};
+  if (qp.type_ == QpType::kRc) modify.mask |= kQpTimeout | kQpRetryCnt | kQpRnrRetry | kQpMaxQpRdAtomic;
   QpAttributes& attributes = modify.attributes;
   attributes.state = QpState::kRts;
   attributes.timeout = options.timeout;

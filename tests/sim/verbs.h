@@ -190,7 +190,7 @@ class Qp {
   emulator::QpHandle handle_;
   proto::Qpn qpn_;
   emulator::QpCapabilities capabilities_;
-  bool is_datagram_ = false;
+  emulator::QpType type_ = emulator::QpType::kRc;
   RingMemory send_ring_, recv_ring_;
   std::uint32_t ssn_ = 1;
 };
