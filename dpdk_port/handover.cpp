@@ -59,6 +59,10 @@ void Handover::send(rte_mbuf* mbuf, NicId from, Time now) {
   if (topology_.port(from) != nullptr) {
     // A NIC may talk to itself; no wire brings a frame back to its sender.
     if (is_addressed_to(mbuf, topology_.mac(from))) return deliver(mbuf, from, from, now);
+    if (emulator::is_roce_multicast(bytes_of(mbuf))) {  // nor this one, which is for its other QPs, too
+      rte_mbuf_refcnt_update(mbuf, 1);
+      deliver(mbuf, from, from, now);
+    }
     if (tap_.on()) tap_.record(bytes_of(mbuf), from, kWire, fate_of(emulator::DropReason::kAccepted), now);
     topology_.waiting(from).fetch_add(1, std::memory_order_relaxed);
     if (shard_ == 0) return put_to_port(mbuf, from, now);

@@ -307,7 +307,45 @@ EventCounts remove_qp(Shard& shard, Qp& qp) {
 Outcome destroy_qp(Shard& shard, Context& context, QpHandle handle) {
   Qp* const qp = context.qps.find(handle.value);
   if (qp == nullptr) return refuse(std::errc::invalid_argument);
+  if (qp->attachments > 0) return refuse(std::errc::device_or_resource_busy);  // [IBTA o10-2.2.3]
   return {{}, remove_qp(shard, *qp)};
+}
+
+// ---- multicast -------------------------------------------------------------------------------------
+
+Outcome attach(Shard& shard, Context& context, const AttachMulticast& command, Time now) {
+  Qp* const qp = context.qps.find(command.qp.value);
+  if (qp == nullptr || qp->type != QpType::kUd || !is_multicast(command.group))
+    return refuse(std::errc::invalid_argument);
+  Nic& nic = shard.nic_of(*qp);
+  const auto [error, is_first, is_new] = nic.groups.attach(
+      command.group, *qp, shard.config.limits.max_mcast_grp, shard.config.limits.max_mcast_qp_attach);
+  if (error != std::errc{}) return refuse(error);
+  qp->attachments += is_new ? 1U : 0U;
+  if (is_first) nic.neighbours.join(command.group, now);
+  return {};
+}
+
+std::errc detach(Nic& nic, Qp& qp, const proto::Gid& group) {
+  const auto [error, is_last, is_done] = nic.groups.detach(group, qp);
+  qp.attachments -= is_done ? 1U : 0U;
+  if (is_last) nic.neighbours.leave(group);
+  return error;
+}
+
+Outcome detach(Shard& shard, Context& context, const DetachMulticast& command) {
+  Qp* const qp = context.qps.find(command.qp.value);
+  if (qp == nullptr) return refuse(std::errc::invalid_argument);
+  return refuse(detach(shard.nic_of(*qp), *qp, command.group));
+}
+
+void detach_all(Nic& nic, Qp& qp) {
+  const std::span<const proto::Gid> all = nic.groups.groups();
+  const std::vector<proto::Gid> groups(all.begin(), all.end());
+  for (const proto::Gid& group : groups) {
+    if (qp.attachments == 0) return;
+    static_cast<void>(detach(nic, qp, group));  // it need not be in each
+  }
 }
 
 // ---- address handles -------------------------------------------------------------------------------
@@ -409,8 +447,11 @@ void cancel_ahs(Shard& shard, const Context& context) {
 Outcome close_context(Shard& shard, Context& context) {
   cancel_ahs(shard, context);
   context.qps.for_each([&](Qp& qp) { cancel_modify(shard, qp); });
-  for (const std::uint32_t handle : context.qps.handles())
-    remove_qp(shard, *context.qps.find(handle));
+  for (const std::uint32_t handle : context.qps.handles()) {
+    Qp& qp = *context.qps.find(handle);
+    detach_all(shard.nic_of(qp), qp);
+    remove_qp(shard, qp);
+  }
   for (const std::uint32_t handle : context.ahs.handles())
     static_cast<void>(destroy_ah(shard, context, {handle}));
   for (const std::uint32_t handle : context.cqs.handles())
@@ -726,6 +767,8 @@ std::optional<Outcome> dispatch(Shard& shard, Context& context, CommandId id, Co
           [&](const QueryQp& c) -> std::optional<Outcome> { return query_qp(context, c.qp); },
           [&](const DestroyQp& c) -> std::optional<Outcome> { return destroy_qp(shard, context, c.qp); },
           [&](const CreateAh& c) -> std::optional<Outcome> { return create_ah(shard, context, id, c, now); },
+          [&](const AttachMulticast& c) -> std::optional<Outcome> { return attach(shard, context, c, now); },
+          [&](const DetachMulticast& c) -> std::optional<Outcome> { return detach(shard, context, c); },
           [&](const DestroyAh& c) -> std::optional<Outcome> { return destroy_ah(shard, context, c.ah); },
           [](const auto&) -> std::optional<Outcome> { return refuse(std::errc::operation_not_supported); },
       },

@@ -40,6 +40,7 @@ namespace roci::emulator {
   X(kTooLong, "too_long", "longer than the receive or the path MTU [IBTA C9-205]")                 \
   X(kReceiveError, "receive_error", "the receive it was for completed in error")                   \
   X(kRefused, "refused", "UC: what a reliable service would have answered with a NAK")             \
+  X(kNotAttached, "not_attached", "to a multicast group that no other QP here is attached to")     \
   X(kNaked, "naked", "answered with a NAK")                                                        \
   X(kCancelled, "cancelled", "behind a packet of the same QP that failed in the same burst")       \
   X(kOwnerGone, "owner_gone", "for the memory of an application that has ended: not answered")     \
@@ -64,31 +65,33 @@ inline constexpr std::string_view kDropReasonSentences[] = {
 inline constexpr std::size_t kDropReasonCount = sizeof(kDropReasonNames) / sizeof(kDropReasonNames[0]);
 
 // X(member, "what it counts")
-#define ROCI_COUNTERS(X)                                                      \
-  X(tx_frames, "frames sent")                                                 \
-  X(tx_bytes, "bytes of frames sent")                                         \
-  X(tx_roce_packets, "RoCE packets sent, retransmissions included")           \
-  X(rx_frames, "frames received")                                             \
-  X(rx_bytes, "bytes of frames received")                                     \
-  X(rx_roce_packets, "RoCE packets received, of any fate")                    \
-  X(retransmitted_packets, "request packets sent again")                      \
-  X(ack_timeouts, "ACK timer expirations that led to a retry")                \
-  X(rnr_naks_sent, "RNR NAKs sent")                                           \
-  X(rnr_naks_received, "RNR NAKs received")                                   \
-  X(naks_sent, "NAKs sent, RNR not counted")                                  \
-  X(naks_received, "NAKs received, RNR not counted")                          \
-  X(sequence_naks_sent, "of the NAKs sent: PSN sequence error")               \
-  X(duplicate_requests, "duplicate request packets")                          \
-  X(out_of_sequence, "request packets ahead of the expected PSN")             \
-  X(retry_exceeded, "work requests failed for exhausted retries")             \
-  X(local_errors, "work requests failed for a local error")                   \
-  X(remote_errors, "work requests failed for an error at the peer")           \
-  X(cq_overruns, "completions lost to a full CQ")                             \
-  X(daemon_gaps, "gaps between passes credited to timers")                    \
-  X(no_df, "IPv4 packets accepted without DF [IBTA CA17-24 would drop them]") \
-  X(cnp_received, "CNPs received")                                            \
-  X(ecn_marked, "RoCE packets received with CE")                              \
-  X(arp_replies_sent, "ARP replies and neighbour advertisements sent")        \
+#define ROCI_COUNTERS(X)                                                       \
+  X(tx_frames, "frames sent")                                                  \
+  X(tx_bytes, "bytes of frames sent")                                          \
+  X(tx_roce_packets, "RoCE packets sent, retransmissions included")            \
+  X(rx_frames, "frames received")                                              \
+  X(rx_bytes, "bytes of frames received")                                      \
+  X(rx_roce_packets, "RoCE packets received, of any fate")                     \
+  X(retransmitted_packets, "request packets sent again")                       \
+  X(ack_timeouts, "ACK timer expirations that led to a retry")                 \
+  X(rnr_naks_sent, "RNR NAKs sent")                                            \
+  X(rnr_naks_received, "RNR NAKs received")                                    \
+  X(naks_sent, "NAKs sent, RNR not counted")                                   \
+  X(naks_received, "NAKs received, RNR not counted")                           \
+  X(sequence_naks_sent, "of the NAKs sent: PSN sequence error")                \
+  X(duplicate_requests, "duplicate request packets")                           \
+  X(out_of_sequence, "request packets ahead of the expected PSN")              \
+  X(retry_exceeded, "work requests failed for exhausted retries")              \
+  X(local_errors, "work requests failed for a local error")                    \
+  X(remote_errors, "work requests failed for an error at the peer")            \
+  X(cq_overruns, "completions lost to a full CQ")                              \
+  X(daemon_gaps, "gaps between passes credited to timers")                     \
+  X(no_df, "IPv4 packets accepted without DF [IBTA CA17-24 would drop them]")  \
+  X(cnp_received, "CNPs received")                                             \
+  X(ecn_marked, "RoCE packets received with CE")                               \
+  X(arp_replies_sent, "ARP replies and neighbour advertisements sent")         \
+  X(multicast_copies, "copies of multicast packets taken by QPs")              \
+  X(multicast_losses, "copies that a QP attached to the group could not take") \
   X(memory_faults, "application memory that could not be reached")
 
 struct Counters {

@@ -48,14 +48,24 @@ DropReason reason_of(proto::ParseError error) {
   return DropReason::kMalformed;
 }
 
+// The ICRC is right; what else is remarkable is counted.
+bool is_intact(const proto::RoceView& view, Counters& counters) {
+  if (!proto::icrc_matches(view)) return false;
+  counters.no_df += view.dont_fragment ? 0U : 1U;
+  counters.ecn_marked += view.ecn() == proto::Ecn::kCe ? 1U : 0U;
+  return true;
+}
+
 }  // namespace
 
 struct Engine::Impl : Shard {
   Impl(EngineConfig with, Memory& port)
       : Shard(std::move(with), port), burst(config.transmit_burst, config.limits.max_sge + 1) {
-    batch.packets.reserve(kMaxRxBurst);
-    batch.ops.reserve(kMaxRxBurst * (config.limits.max_sge + 3));  // a datagram is placed in 3 pieces
-    batch.touched.reserve(kMaxRxBurst);
+    // The last packet of a batch may be for a whole group.
+    batch.packets.reserve(kMaxRxBurst + config.limits.max_mcast_qp_attach);
+    batch.ops.reserve((kMaxRxBurst + config.limits.max_mcast_qp_attach) *
+                      (config.limits.max_sge + 3));  // a datagram is placed in 3 pieces
+    batch.touched.reserve(kMaxRxBurst + config.limits.max_mcast_qp_attach);
     verdicts.reserve(kMaxRxBurst);
   }
 
@@ -63,8 +73,9 @@ struct Engine::Impl : Shard {
   void credit_gap(Time now);
   [[nodiscard]] Time next_deadline() const;
 
-  void receive(std::span<const Frame> frames, Time now);
+  std::size_t receive(std::span<const Frame> frames, Time now);
   DropReason decide(const Frame& frame, ReceivedPacket& packet, Time now);
+  DropReason decide_multicast(Nic& nic, const proto::RoceView& view, bool is_reserved, Time now);
   DropReason decide_for(Qp& qp, const proto::RoceView& view, ReceivedPacket& packet, Time now);
   void apply(Time now);
 
@@ -129,23 +140,28 @@ Time Engine::Impl::next_deadline() const {
 
 // ---- receiving -------------------------------------------------------------------------------------
 
-void Engine::Impl::receive(std::span<const Frame> frames, Time now) {
+// One batch; returns the frames that were in it.
+std::size_t Engine::Impl::receive(std::span<const Frame> frames, Time now) {
   batch.packets.clear();
   batch.ops.clear();
-  for (const Frame& frame : frames) {
+  std::size_t count = 0;
+  for (; count < frames.size() && batch.packets.size() < kMaxRxBurst; ++count) {
     ReceivedPacket& packet = batch.packets.emplace_back();
     packet.first_op = static_cast<std::uint32_t>(batch.ops.size());
-    packet.verdict = decide(frame, packet, now);
+    packet.verdict = decide(frames[count], packet, now);
     packet.op_count = static_cast<std::uint32_t>(batch.ops.size()) - packet.first_op;
   }
   if (!batch.ops.empty()) memory.execute(batch.ops);
   apply(now);
-  for (std::size_t i = 0; i < frames.size(); ++i) {
-    const DropReason verdict = batch.packets[i].verdict;
-    verdicts.push_back(verdict);
-    if (frames[i].nic.index < nics.size())
-      ++nics[frames[i].nic.index]->counters.dropped[static_cast<std::size_t>(verdict)];
+  const Frame* frame = frames.data();
+  for (const ReceivedPacket& packet : batch.packets) {
+    if (packet.is_copy) continue;
+    verdicts.push_back(packet.verdict);
+    if (frame->nic.index < nics.size())
+      ++nics[frame->nic.index]->counters.dropped[static_cast<std::size_t>(packet.verdict)];
+    ++frame;
   }
+  return count;
 }
 
 // From the outside in: whose frame, whole, intact, for which QP, from its peer; then what the QP says.
@@ -162,20 +178,21 @@ DropReason Engine::Impl::decide(const Frame& frame, ReceivedPacket& packet, Time
   ++counters.rx_roce_packets;
   const bool is_reserved = error == proto::ParseError::kReservedOpcode;
   if (error != proto::ParseError::kNone && !is_reserved) return reason_of(error);
-  if (view.destination_mac != nic.mac) return DropReason::kNotForUs;
+  if (view.destination_mac != nic.mac) {
+    return is_group(view.destination_mac) ? decide_multicast(nic, view, is_reserved, now)
+                                          : DropReason::kNotForUs;
+  }
   const proto::Qpn qpn = view.bth.destination;
   Qp* const qp = qps.find(qpn.value());
   const bool is_own = qp != nullptr && is_same(view.destination, qp->local_gid);  // most often
   if (!is_own && std::find(nic.gids.begin(), nic.gids.end(), view.destination) == nic.gids.end()) {
     return DropReason::kNotForUs;
   }
-  if (!proto::icrc_matches(view)) return DropReason::kBadIcrc;
-  counters.no_df += view.dont_fragment ? 0U : 1U;
-  counters.ecn_marked += view.ecn() == proto::Ecn::kCe ? 1U : 0U;
+  if (!is_intact(view, counters)) return DropReason::kBadIcrc;
 
   const proto::OpcodeInfo& info = view.opcode_info();
   if (qpn.value() == 0) return DropReason::kQp0;  // [IBTA CA17-33]
-  if (qpn == proto::kQpnGsi || qpn == proto::kQpnMulticast) return DropReason::kUnsupported;
+  if (qpn == proto::kQpnGsi) return DropReason::kUnsupported;
   if (qp == nullptr || qp->nic != frame.nic) return DropReason::kUnknownQpn;
   if (info.service == proto::Service::kCnp && info.is_known) {
     ++counters.cnp_received;
@@ -189,6 +206,32 @@ DropReason Engine::Impl::decide(const Frame& frame, ReceivedPacket& packet, Time
     return DropReason::kWrongPeer;
   if (!matches_default_pkey(view.bth.pkey)) return DropReason::kBadPkey;
   return decide_for(*qp, view, packet, now);
+}
+
+// A copy for each QP of the group but the one that sent it. The frame is accepted if one of them is.
+DropReason Engine::Impl::decide_multicast(Nic& nic, const proto::RoceView& view, bool is_reserved, Time now) {
+  const bool is_consistent = view.bth.destination == proto::kQpnMulticast && is_multicast(view.destination) &&
+                             view.destination_mac == multicast_mac(view.destination);
+  if (!is_consistent) return DropReason::kNotForUs;
+  if (!is_intact(view, nic.counters)) return DropReason::kBadIcrc;
+  if (is_reserved) return DropReason::kUnknownOpcode;
+  if (view.opcode_info().service != proto::Service::kUd) return DropReason::kWrongService;
+  if (!matches_default_pkey(view.bth.pkey)) return DropReason::kBadPkey;
+  const proto::Qpn source = view.deth().source;
+  DropReason verdict = DropReason::kNotAttached;
+  bool is_taken = false;
+  for (Qp* const qp : nic.groups.members(view.destination)) {
+    if (view.source_mac == nic.mac && qp->qpn == source) continue;
+    ReceivedPacket& copy = batch.packets.emplace_back();
+    copy.is_copy = true;
+    copy.first_op = static_cast<std::uint32_t>(batch.ops.size());
+    copy.verdict = qp->can_receive() ? decide_for(*qp, view, copy, now) : DropReason::kQpState;
+    copy.op_count = static_cast<std::uint32_t>(batch.ops.size()) - copy.first_op;
+    verdict = copy.verdict;
+    is_taken |= verdict == DropReason::kAccepted;
+    ++(verdict == DropReason::kAccepted ? nic.counters.multicast_copies : nic.counters.multicast_losses);
+  }
+  return is_taken ? DropReason::kAccepted : verdict;
 }
 
 // It may be for this QP: what do its requester, responder or datagrams say?
@@ -452,9 +495,8 @@ Engine::~Engine() = default;
 void Engine::on_frames(std::span<const Frame> rx, Time now) {
   impl_->note_time(now);
   impl_->verdicts.clear();
-  for (; !rx.empty(); rx = rx.subspan(std::min(rx.size(), kMaxRxBurst))) {
-    impl_->receive(rx.first(std::min(rx.size(), kMaxRxBurst)), now);
-  }
+  while (!rx.empty())
+    rx = rx.subspan(impl_->receive(rx, now));
   impl_->follow_neighbours(now);
 }
 
@@ -534,6 +576,11 @@ void Engine::on_link(NicId nic, bool up, Time now) {
       impl_->events.raise(context->port_events, up ? EventKind::kPortActive : EventKind::kPortErr);
   }
 }
+
+std::span<const proto::Gid> Engine::multicast_groups(NicId nic) const {
+  return impl_->nics[nic.index]->groups.groups();
+}
+std::uint64_t Engine::multicast_changes(NicId nic) const { return impl_->nics[nic.index]->groups.changes(); }
 
 void Engine::set_asleep(bool asleep) {
   for (const auto& context : impl_->contexts) {

@@ -102,6 +102,10 @@ class Engine {
   std::size_t drain_replies(std::span<CommandReply> out);
   std::size_t drain_events(std::span<Event> out);
   void on_link(NicId nic, bool up, Time now);
+  // Multicast groups that QPs of the NIC, of this shard, are attached to: a port that filters must join them.
+  // Good until the next call of submit(); the count grows whenever they changed.
+  [[nodiscard]] std::span<const proto::Gid> multicast_groups(NicId nic) const;
+  [[nodiscard]] std::uint64_t multicast_changes(NicId nic) const;
 
   // ---- idle: tell every context's application to kick (true) or not; after true, call on_doorbells once
   // more.

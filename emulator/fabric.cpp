@@ -2,6 +2,8 @@
 
 #include <cstdlib>
 
+#include "emulator/multicast.h"
+#include "emulator/steering.h"
 #include "proto/ethernet.h"
 
 namespace roci::emulator {
@@ -17,7 +19,8 @@ bool Fabric::contains(NicId nic) const { return nic.index < kMaxNics && ((attach
 std::uint64_t Fabric::destinations(NicId from, std::span<const std::byte> frame) const {
   if (frame.size() < proto::EthernetHeader::kSize) return 0;
   const proto::Mac destination = proto::load_mac(frame.data());
-  if ((destination.bytes[0] & 1) != 0) return attached_ & ~(std::uint64_t{1} << from.index);
+  if (is_group(destination))
+    return is_roce_multicast(frame) ? attached_ : attached_ & ~(std::uint64_t{1} << from.index);
   for (std::size_t nic = 0; nic < kMaxNics; ++nic) {
     if (((attached_ >> nic) & 1) != 0 && macs_[nic] == destination) return std::uint64_t{1} << nic;
   }

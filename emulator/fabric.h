@@ -2,8 +2,9 @@
 // them.
 //
 // Learns nothing: the MACs of its ports are fixed. Unicast to a port's MAC goes there (also back to the
-// sender's own port, as a NIC may talk to itself), broadcast and multicast to all other ports, anything else
-// nowhere. Thread rule: const after set-up, shared by all shards.
+// sender's own port, as a NIC may talk to itself), broadcast and multicast to all other ports, RoCE multicast
+// to all ports (of one NIC several QPs may be in the group), anything else nowhere. Thread rule: const after
+// set-up, shared by all shards.
 #pragma once
 
 #include <cstddef>

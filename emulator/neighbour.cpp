@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "emulator/multicast.h"
 #include "proto/bytes.h"
 #include "proto/ethernet.h"
 #include "proto/ipv4.h"
@@ -46,16 +47,8 @@ std::span<std::byte, N> fixed(std::span<std::byte> bytes, std::size_t at) {
 }
 
 bool is_station(const Mac& mac) { return (mac.bytes[0] & 1) == 0 && mac != Mac{}; }
-bool is_multicast(const Gid& gid) {
-  return gid.is_ipv4() ? (gid.bytes[12] & 0xF0) == 0xE0 : gid.bytes[0] == 0xFF;
-}
 bool is_link_local(const Gid& gid) { return gid.bytes[0] == 0xFE && (gid.bytes[1] & 0xC0) == 0x80; }
 
-Mac multicast_mac(const Gid& gid) {
-  const auto& b = gid.bytes;
-  if (gid.is_ipv4()) return {{0x01, 0x00, 0x5E, static_cast<std::uint8_t>(b[13] & 0x7F), b[14], b[15]}};
-  return {{0x33, 0x33, b[12], b[13], b[14], b[15]}};
-}
 // Where a solicitation for `target` goes: ff02::1:ffXX:XXXX.
 Gid solicited_node(const Gid& target) {
   Gid group;
@@ -63,7 +56,24 @@ Gid solicited_node(const Gid& target) {
       0xFF, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xFF, target.bytes[13], target.bytes[14], target.bytes[15]};
   return group;
 }
+// IGMPv2 [RFC 2236] and MLDv1 [RFC 2710]. Both start with a type, which the first 8 bytes of an IGMP message
+// and of an MLD header have alike.
+constexpr std::uint8_t kIgmpQuery = 0x11, kIgmpReport = 0x16, kIgmpLeave = 0x17;
+constexpr std::uint8_t kMldQuery = 130, kMldReport = 131, kMldDone = 132;
+constexpr std::size_t kIgmpBytes = 8, kMldBytes = 24, kMldGroup = 8;
+constexpr std::uint32_t kRouterAlert4 = 0x94040000;  // IPv4 option [RFC 2113]
+constexpr std::size_t kHopByHopBytes = 8;
+constexpr std::uint32_t kRouterAlert6 = 0x05020000, kPadTwo = 0x0100;  // of an MLD message [RFC 2711]
+constexpr Gid kAllRouters6{{0xFF, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2}};
+constexpr std::uint32_t kAllSystems4 = 0xE0000001, kAllRouters4 = 0xE0000002;
+
 constexpr Gid kAllNodes{{0xFF, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
+
+// Groups that stay on the host or that everyone is in are not reported [RFC 2236, 6; RFC 2710, 5].
+bool is_reported(const Gid& group) {
+  if (group.is_ipv4()) return group.ipv4() != kAllSystems4;
+  return group != kAllNodes && (group.bytes[1] & 0x0F) > 1;
+}
 
 bool is_on_link(const Gid& gid, const NicAddress& address) {
   if (gid.is_ipv4() != address.gid.is_ipv4()) return false;
@@ -141,7 +151,8 @@ NeighbourCache::NeighbourCache(const NicConfig& nic, Duration timeout, bool answ
       gateway_(nic.gateway),
       timeout_(timeout),
       max_frame_bytes_(std::min(kMaxNeighbourFrame, kEthernetBytes + nic.mtu_bytes)),
-      answers_(answers) {
+      answers_(answers),
+      reports_(nic.answers_neighbours) {
   for (const NicConfig::Neighbour& known : nic.neighbours) {
     if (is_own(known.gid) || !is_station(known.mac)) continue;
     Entry entry;
@@ -267,6 +278,59 @@ void NeighbourCache::snapshot(NicId nic, std::vector<NeighbourSnapshot>& out) co
     out.push_back({nic, entry.gid, entry.mac, entry.state == NeighbourState::kKnown});
 }
 
+// ---- groups ----------------------------------------------------------------------------------------
+
+void NeighbourCache::want_report(Membership& membership) {
+  if (!membership.report && !membership.leaves) ++reporting_;
+  membership.report = true;
+  membership.leaves = false;
+}
+
+void NeighbourCache::join(const Gid& group, Time now) {
+  if (!reports_ || !is_reported(group)) return;
+  auto found = std::find_if(memberships_.begin(), memberships_.end(),
+                            [&](const Membership& one) { return one.group == group; });
+  if (found == memberships_.end()) {
+    memberships_.emplace_back().group = group;
+    found = memberships_.end() - 1;
+  }
+  want_report(*found);
+  found->unasked_left = kUnaskedReports - 1;
+  found->deadline = now + timeout_;
+}
+
+void NeighbourCache::leave(const Gid& group) {
+  const auto found = std::find_if(memberships_.begin(), memberships_.end(),
+                                  [&](const Membership& one) { return one.group == group; });
+  if (found == memberships_.end()) return;
+  if (!found->report && !found->leaves) ++reporting_;
+  found->report = false;
+  found->leaves = true;
+  found->deadline = kNever;
+}
+
+// Answers go out at once, not after a random delay: this NIC's groups are few, and there are no dice here. A
+// query for no group is for all of its family.
+void NeighbourCache::on_group_query(const Gid& group, bool ipv4) {
+  const bool is_general = group == Gid{} || group == Gid::from_ipv4(0);
+  for (Membership& one : memberships_) {
+    if (!one.leaves && one.group.is_ipv4() == ipv4 && (is_general || one.group == group)) want_report(one);
+  }
+}
+
+DropReason NeighbourCache::on_igmp(Bytes message) {
+  if (message.size() < kIgmpBytes || proto::internet_checksum(message) != 0) return DropReason::kMalformed;
+  if (proto::load_u8(message.data()) != kIgmpQuery) return DropReason::kNotRoce;
+  on_group_query(Gid::from_ipv4(proto::load_be32(message.data() + 4)), true);
+  return DropReason::kAccepted;
+}
+
+DropReason NeighbourCache::on_mld(Bytes message) {
+  if (message.size() < kMldBytes) return DropReason::kMalformed;
+  on_group_query(proto::load_gid(message.data() + kMldGroup), false);
+  return DropReason::kAccepted;
+}
+
 // ---- time ------------------------------------------------------------------------------------------
 
 void NeighbourCache::on_timers(Time now) {
@@ -285,12 +349,20 @@ void NeighbourCache::on_timers(Time now) {
     if (!entry.ask) ++asking_;
     entry.ask = true;
   }
+  for (Membership& one : memberships_) {
+    if (now < one.deadline) continue;
+    want_report(one);
+    --one.unasked_left;
+    one.deadline = one.unasked_left > 0 ? now + timeout_ : kNever;
+  }
 }
 
 Time NeighbourCache::next_deadline() const {
   Time earliest = kNever;
   for (const Entry& entry : entries_)
     earliest = std::min(earliest, entry.deadline);
+  for (const Membership& one : memberships_)
+    earliest = std::min(earliest, one.deadline);
   return earliest;
 }
 
@@ -342,12 +414,18 @@ DropReason NeighbourCache::on_arp(Bytes frame) {
 DropReason NeighbourCache::on_ipv4(Bytes frame) {
   if (frame.size() < kEthernetBytes + kIpv4Bytes) return DropReason::kMalformed;
   const proto::Ipv4Header ip = proto::Ipv4Header::parse(fixed<kIpv4Bytes>(frame, kEthernetBytes));
-  if (ip.version != 4 || ip.header_words < 5 || ip.checksum != ip.checksum_of())
+  if (ip.version != 4 || ip.header_words < 5) return DropReason::kMalformed;
+  const std::size_t header_bytes = std::size_t{4} * ip.header_words;
+  if (frame.size() < kEthernetBytes + header_bytes ||
+      proto::internet_checksum(frame.subspan(kEthernetBytes, header_bytes)) != 0) {
     return DropReason::kMalformed;
-  if (ip.header_words != 5) return DropReason::kIpOptions;
+  }
+  const bool is_igmp = ip.protocol == proto::kProtocolIgmp;  // which has the router alert option
+  if (ip.header_words != 5 && !is_igmp) return DropReason::kIpOptions;
   if (ip.more_fragments || ip.fragment_offset != 0) return DropReason::kIpFragment;
-  if (ip.total_length < kIpv4Bytes || kEthernetBytes + ip.total_length > frame.size())
+  if (ip.total_length < header_bytes || kEthernetBytes + ip.total_length > frame.size())
     return DropReason::kMalformed;
+  if (is_igmp) return on_igmp(frame.subspan(kEthernetBytes + header_bytes, ip.total_length - header_bytes));
   if (ip.protocol != proto::kProtocolIcmp) return DropReason::kNotRoce;
   if (!is_own(Gid::from_ipv4(ip.destination))) return DropReason::kNotForUs;
   const Bytes message = frame.subspan(kEthernetBytes + kIpv4Bytes, ip.total_length - kIpv4Bytes);
@@ -382,14 +460,26 @@ DropReason NeighbourCache::on_ipv6(Bytes frame) {
   if (ip.version != 6 || is_multicast(ip.source)) return DropReason::kMalformed;
   const std::size_t end = kEthernetBytes + kIpv6Bytes + ip.payload_length;
   if (end > frame.size()) return DropReason::kMalformed;
-  if (ip.next_header != proto::kProtocolIcmpv6) return DropReason::kNotRoce;
-  const Bytes message = frame.subspan(kEthernetBytes + kIpv6Bytes, ip.payload_length);
-  const std::uint32_t pseudo =
-      proto::Ipv6Header::pseudo_header_sum(ip.source, ip.destination, ip.payload_length, ip.next_header);
+  Bytes message = frame.subspan(kEthernetBytes + kIpv6Bytes, ip.payload_length);
+  const bool has_options = ip.next_header == proto::kHopByHopOptions;  // the router alert of MLD
+  if (has_options) {
+    if (message.size() < kHopByHopBytes) return DropReason::kMalformed;
+    const std::uint8_t next_header = proto::load_u8(message.data());
+    const std::size_t length = kHopByHopBytes * (proto::load_u8(message.data() + 1) + std::size_t{1});
+    if (next_header != proto::kProtocolIcmpv6) return DropReason::kNotRoce;
+    if (message.size() < length) return DropReason::kMalformed;
+    message = message.subspan(length);
+  } else if (ip.next_header != proto::kProtocolIcmpv6) {
+    return DropReason::kNotRoce;
+  }
+  const std::uint32_t pseudo = proto::Ipv6Header::pseudo_header_sum(
+      ip.source, ip.destination, static_cast<std::uint32_t>(message.size()), proto::kProtocolIcmpv6);
   if (message.size() < kIcmpHeaderBytes || proto::internet_checksum(message, pseudo) != 0)
     return DropReason::kMalformed;
 
   const std::uint8_t type = proto::load_u8(message.data());
+  if (type == kMldQuery) return on_mld(message);
+  if (has_options) return DropReason::kNotRoce;
   if (type == kSolicitation || type == kAdvertisement) {
     if (ip.hop_limit != kNdHopLimit || message.size() < kNdBytes || proto::load_u8(message.data() + 1) != 0) {
       return DropReason::kMalformed;
@@ -469,6 +559,60 @@ std::size_t NeighbourCache::emit_request(const Entry& entry, std::span<std::byte
   return emit_nd(out, kSolicitation, 0, mac_, source, multicast_mac(group), group, entry.gid);
 }
 
+// The next report or leave message; a membership ends with the latter.
+std::size_t NeighbourCache::emit_membership(std::span<std::byte> out) {
+  const auto one = std::find_if(memberships_.begin(), memberships_.end(),
+                                [](const Membership& each) { return each.report || each.leaves; });
+  const Gid group = one->group;
+  const bool leaves = one->leaves;
+  one->report = false;
+  if (leaves) memberships_.erase(one);
+  --reporting_;
+  if (group.is_ipv4()) {
+    const Gid to = leaves ? Gid::from_ipv4(kAllRouters4) : group;
+    const std::optional<Gid> source = source_for(group);
+    constexpr std::size_t kHeaderBytes = kIpv4Bytes + 4;  // with the option
+    proto::EthernetHeader{multicast_mac(to), mac_, proto::kEthertypeIpv4}.emit(fixed<kEthernetBytes>(out, 0));
+    proto::Ipv4Header ip;
+    ip.header_words = kHeaderBytes / 4;
+    ip.total_length = kHeaderBytes + kIgmpBytes;
+    ip.time_to_live = 1;
+    ip.protocol = proto::kProtocolIgmp;
+    ip.source = source.value_or(Gid::from_ipv4(0)).ipv4();
+    ip.destination = to.ipv4();
+    ip.emit(fixed<kIpv4Bytes>(out, kEthernetBytes));
+    const std::span<std::byte> header = out.subspan(kEthernetBytes, kHeaderBytes);
+    proto::store_be32(header.data() + kIpv4Bytes, kRouterAlert4);
+    proto::store_be16(header.data() + 10, proto::internet_checksum(header));
+    const std::span<std::byte> igmp = out.subspan(kEthernetBytes + kHeaderBytes, kIgmpBytes);
+    proto::store_be32(igmp.data(), std::uint32_t{leaves ? kIgmpLeave : kIgmpReport} << 24);
+    proto::store_be32(igmp.data() + 4, group.ipv4());
+    proto::store_be16(igmp.data() + 2, proto::internet_checksum(igmp));
+    return kEthernetBytes + kHeaderBytes + kIgmpBytes;
+  }
+  const Gid to = leaves ? kAllRouters6 : group;
+  proto::EthernetHeader{multicast_mac(to), mac_, proto::kEthertypeIpv6}.emit(fixed<kEthernetBytes>(out, 0));
+  proto::Ipv6Header ip;
+  ip.payload_length = kHopByHopBytes + kMldBytes;
+  ip.next_header = proto::kHopByHopOptions;
+  ip.hop_limit = 1;
+  ip.source = own_.front();  // link-local [RFC 2710, 3]
+  ip.destination = to;
+  ip.emit(fixed<kIpv6Bytes>(out, kEthernetBytes));
+  std::byte* const options = out.data() + kEthernetBytes + kIpv6Bytes;
+  proto::store_be16(options, std::uint16_t{proto::kProtocolIcmpv6} << 8);
+  proto::store_be32(options + 2, kRouterAlert6);
+  proto::store_be16(options + 6, kPadTwo);
+  const std::span<std::byte> mld = out.subspan(kEthernetBytes + kIpv6Bytes + kHopByHopBytes, kMldBytes);
+  proto::store_be32(mld.data(), std::uint32_t{leaves ? kMldDone : kMldReport} << 24);
+  proto::store_be32(mld.data() + 4, 0);
+  proto::store_gid(mld.data() + kMldGroup, group);
+  proto::store_be16(mld.data() + 2,
+                    proto::internet_checksum(mld, proto::Ipv6Header::pseudo_header_sum(
+                                                      ip.source, to, kMldBytes, proto::kProtocolIcmpv6)));
+  return kEthernetBytes + kIpv6Bytes + kHopByHopBytes + kMldBytes;
+}
+
 std::size_t NeighbourCache::emit(std::span<std::byte> out) {
   if (out.size() < max_frame_bytes_) return 0;
   std::size_t length = 0;
@@ -485,6 +629,8 @@ std::size_t NeighbourCache::emit(std::span<std::byte> out) {
     length = emit_request(*entry, out);
     entry->ask = false;
     --asking_;
+  } else if (reporting_ != 0) {
+    length = emit_membership(out);
   } else {
     return 0;
   }

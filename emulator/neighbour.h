@@ -1,10 +1,11 @@
 // The neighbour cache of one NIC: which MAC a GID is reached at, learnt by ARP and neighbour discovery.
 //
 // Also answers for the NIC's own addresses: ARP, ND solicitations, ICMP and ICMPv6 echo [RFC 826, 792, 4861,
-// 4443]. Not here: duplicate address detection, redirects, router discovery, ageing of learnt entries, VLANs,
-// IGMP and MLD. Learns only what it asked for, and changes of entries it has; static entries and the NIC's
-// own addresses never change. A MAC it gives is never zero. Every table is bounded by a constant below.
-// Thread rule: the engine's thread.
+// 4443], and reports the multicast groups that it is told of: IGMPv2 and MLDv1 [RFC 2236, 2710], whose frames
+// routers and switches of the later versions understand as well, and which name one group each. Not here:
+// duplicate address detection, redirects, router discovery, ageing of learnt entries, VLANs. Learns only what
+// it asked for, and changes of entries it has; static entries and the NIC's own addresses never change. A MAC
+// it gives is never zero. Every table is bounded by a constant below. Thread rule: the engine's thread.
 #pragma once
 
 #include <array>
@@ -31,6 +32,7 @@ enum class NeighbourState : std::uint8_t {
 };
 
 inline constexpr unsigned kNeighbourTries = 3;
+inline constexpr unsigned kUnaskedReports = 2;  // of a new group, as one may be lost [RFC 2236, 8.10]
 inline constexpr std::size_t kMaxNeighbours =
     1024;  // learnt or asked for, a NIC; the oldest learnt one gives way
 inline constexpr std::size_t kMaxNeighbourReplies = 32;  // answers waiting to be sent; more are dropped
@@ -52,6 +54,11 @@ class NeighbourCache {
   // again then. A copy stays good if lookup() no longer knows the GID.
   [[nodiscard]] std::uint64_t changes() const { return changes_; }
 
+  // Multicast groups to report to the network, now, once more after a while, and whenever it asks. No effect
+  // where a kernel owns the addresses: the port joins there.
+  void join(const proto::Gid& group, Time now);
+  void leave(const proto::Gid& group);
+
   // Any frame that is not RoCE. kAccepted: it was ours and is dealt with.
   DropReason on_frame(std::span<const std::byte> frame);
 
@@ -60,7 +67,7 @@ class NeighbourCache {
 
   // Frames to send: requests and answers. emit() writes the next one and returns its length; 0 if there is
   // none or `out` is shorter than the longest: kMaxNeighbourFrame, or what the NIC's MTU allows.
-  [[nodiscard]] bool has_frame() const { return asking_ != 0 || reply_count_ != 0; }
+  [[nodiscard]] bool has_frame() const { return asking_ != 0 || reply_count_ != 0 || reporting_ != 0; }
   std::size_t emit(std::span<std::byte> out);
   // ARP replies and neighbour advertisements handed out by emit().
   [[nodiscard]] std::uint64_t replies_sent() const { return replies_sent_; }
@@ -77,6 +84,13 @@ class NeighbourCache {
     bool ask = false;  // a request is to be sent
     unsigned tries = 0;
     Time deadline = kNever;
+  };
+  struct Membership {
+    proto::Gid group;
+    bool report = false;  // is to be sent
+    bool leaves = false;  // that it is left is to be sent
+    unsigned unasked_left = 0;
+    Time deadline = kNever;  // of the next unasked report
   };
   struct Reply {
     std::uint16_t length_bytes = 0;
@@ -98,6 +112,11 @@ class NeighbourCache {
   DropReason on_ipv6(std::span<const std::byte> frame);
   DropReason on_solicitation(std::span<const std::byte> frame, std::span<const std::byte> message);
   DropReason on_advertisement(std::span<const std::byte> frame, std::span<const std::byte> message);
+  DropReason on_igmp(std::span<const std::byte> message);
+  DropReason on_mld(std::span<const std::byte> message);
+  void on_group_query(const proto::Gid& group, bool ipv4);
+  void want_report(Membership& membership);
+  std::size_t emit_membership(std::span<std::byte> out);
   std::size_t emit_request(const Entry& entry, std::span<std::byte> out) const;
 
   proto::Mac mac_;
@@ -107,11 +126,14 @@ class NeighbourCache {
   Duration timeout_;
   std::size_t max_frame_bytes_;
   bool answers_;
+  bool reports_;
   std::uint64_t changes_ = 0;
   std::uint64_t replies_sent_ = 0;
   std::size_t static_count_ = 0;
   std::size_t asking_ = 0;  // entries with ask
   std::vector<Entry> entries_;
+  std::size_t reporting_ = 0;  // memberships with report or leaves
+  std::vector<Membership> memberships_;
   std::vector<Reply> replies_;  // a ring, empty where nothing is answered
   std::size_t reply_first_ = 0;
   std::size_t reply_count_ = 0;

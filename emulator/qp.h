@@ -127,6 +127,7 @@ struct Qp {
   std::uint32_t path_mtu_bytes = 256;
   std::uint16_t ip_identification = 0;
   std::uint16_t datagram_source_port = 0;
+  std::uint32_t attachments = 0;  // to multicast groups
   proto::Gid local_gid;
   proto::HeaderTemplate headers;
 

@@ -55,6 +55,7 @@ struct ResponseEffect {
 struct ReceivedPacket {
   Qp* qp = nullptr;  // null: dropped before a QP was found
   bool is_request = false;
+  bool is_copy = false;  // of the multicast packet before it, for one of the group's QPs
   DropReason verdict = DropReason::kAccepted;
   std::uint32_t first_op = 0;
   std::uint32_t op_count = 0;

@@ -17,6 +17,7 @@
 #include "emulator/flat_table.h"
 #include "emulator/memory.h"
 #include "emulator/memory_region.h"
+#include "emulator/multicast.h"
 #include "emulator/neighbour.h"
 #include "emulator/qp.h"
 #include "emulator/timers.h"
@@ -52,6 +53,7 @@ struct Nic {
   proto::PathMtu mtu;
   bool is_up;
   NeighbourCache neighbours;
+  MulticastGroups groups;          // of the shard's QPs
   std::uint64_t seen_changes = 0;  // of the neighbours
   Counters counters;
   std::uint32_t qp_count = 0, cq_count = 0, mr_count = 0, mw_count = 0, pd_count = 0, ah_count = 0;

@@ -11,6 +11,7 @@
 
 namespace roci::proto {
 
+inline constexpr std::uint8_t kHopByHopOptions = 0;  // IPv6 extension header
 inline constexpr std::uint8_t kProtocolIcmp = 1;
 inline constexpr std::uint8_t kProtocolIgmp = 2;
 inline constexpr std::uint8_t kProtocolUdp = 17;  // [IBTA CA17-10, CA17-16]

@@ -206,6 +206,27 @@ TEST_CASE("a device NIC's frame to itself never reaches the wire") {
   check_all_home();
 }
 
+TEST_CASE("a device NIC's RoCE multicast goes to the wire and to its other QPs, as the same mbuf") {
+  {
+    Bench bench(1);
+    rte_mbuf* const sent = frame_to(proto::Mac{{0x01, 0x00, 0x5E, 1, 2, 3}});
+    auto* const data = rte_pktmbuf_mtod(sent, std::uint8_t*);
+    data[12] = 8, data[13] = 0;      // IPv4
+    data[14] = 0x45, data[23] = 17;  // UDP
+    data[36] = 4791 >> 8, data[37] = 4791 & 0xFF;
+    std::memset(data + 47, 0xFF, 3);  // the multicast QPN
+    bench[0].send(sent, kNic2, Time{});
+    CHECK(bench[0].send_to_ports() == 1);
+    CHECK(bench.port.sent == std::vector{sent});
+    const auto got = bench.collect(0);
+    REQUIRE(got.size() == 1);
+    CHECK(got[0].mbuf == sent);
+    CHECK(got[0].to == kNic2);
+    rte_pktmbuf_free(got[0].mbuf);
+  }
+  check_all_home();
+}
+
 TEST_CASE("frames from a port are input of its NIC; another shard's frames reach the port through shard 0") {
   {
     Bench bench(2);

@@ -428,3 +428,173 @@ TEST_CASE("a full table gives up its oldest entry, and never a pending one while
   CHECK(all.size() == kMaxNeighbours);
   CHECK(all.front().nic == NicId{3});
 }
+
+// ---- multicast groups ------------------------------------------------------------------------------
+
+namespace {
+
+// Sound, and what it says: 0x16 or 0x17 and the group; nothing else.
+std::uint8_t igmp_type(const Bytes& frame, const char* destination, const char* group) {
+  REQUIRE(frame.size() == 60);
+  const proto::Ipv4Header ip = proto::Ipv4Header::parse(std::span{frame}.subspan<14, 20>());
+  CHECK(ip.header_words == 6);
+  CHECK(proto::internet_checksum(std::span{frame}.subspan(14, 24)) == 0);
+  CHECK(proto::load_be32(frame.data() + 34) == 0x94040000);  // router alert
+  CHECK(ip.time_to_live == 1);
+  CHECK(ip.protocol == proto::kProtocolIgmp);
+  CHECK(ip.total_length == 32);
+  CHECK(ip.source == gid("10.0.0.1").ipv4());
+  CHECK(ip.destination == gid(destination).ipv4());
+  CHECK(proto::load_mac(frame.data()).bytes[0] == 0x01);
+  CHECK(proto::internet_checksum(std::span{frame}.subspan(38, 8)) == 0);
+  CHECK(proto::load_be32(frame.data() + 42) == gid(group).ipv4());
+  return byte(frame, 38);
+}
+
+std::uint8_t mld_type(const Bytes& frame, const char* destination, const char* group) {
+  REQUIRE(frame.size() == 14 + 40 + 8 + 24);
+  const proto::Ipv6Header ip = proto::Ipv6Header::parse(std::span{frame}.subspan<14, 40>());
+  CHECK(ip.next_header == 0);
+  CHECK(ip.hop_limit == 1);
+  CHECK(ip.source.bytes[0] == 0xFE);
+  CHECK(ip.destination == gid(destination));
+  CHECK(proto::load_be64(frame.data() + 54) == 0x3A00'0502'0000'0100);  // ICMPv6 follows; router alert, pad
+  const std::uint32_t pseudo =
+      proto::Ipv6Header::pseudo_header_sum(ip.source, ip.destination, 24, proto::kProtocolIcmpv6);
+  CHECK(proto::internet_checksum(std::span{frame}.subspan(62, 24), pseudo) == 0);
+  CHECK(proto::load_gid(frame.data() + 70) == gid(group));
+  return byte(frame, 62);
+}
+
+Bytes igmp_query(std::uint32_t group, std::size_t options) {
+  Bytes frame = ethernet({{0x01, 0x00, 0x5E, 0, 0, 1}}, kPeer, proto::kEthertypeIpv4, 20 + options + 8);
+  proto::Ipv4Header ip;
+  ip.header_words = static_cast<std::uint8_t>(5 + options / 4);
+  ip.total_length = static_cast<std::uint16_t>(28 + options);
+  ip.protocol = proto::kProtocolIgmp;
+  ip.time_to_live = 1;
+  ip.source = gid("10.0.0.2").ipv4();
+  ip.destination = gid("224.0.0.1").ipv4();
+  ip.emit(std::span{frame}.subspan<14, 20>());
+  if (options != 0) proto::store_be32(frame.data() + 34, 0x94040000);
+  proto::store_be16(frame.data() + 24, proto::internet_checksum(std::span{frame}.subspan(14, 20 + options)));
+  const std::span<std::byte> igmp = std::span{frame}.subspan(34 + options);
+  proto::store_u8(igmp.data(), 0x11);
+  proto::store_u8(igmp.data() + 1, 100);
+  proto::store_be32(igmp.data() + 4, group);
+  proto::store_be16(igmp.data() + 2, proto::internet_checksum(igmp));
+  return frame;
+}
+
+Bytes mld_query(const char* group) {
+  Bytes frame = ethernet({{0x33, 0x33, 0, 0, 0, 1}}, kPeer, proto::kEthertypeIpv6, 40 + 8 + 24);
+  proto::Ipv6Header ip;
+  ip.payload_length = 32;
+  ip.next_header = 0;
+  ip.hop_limit = 1;
+  ip.source = gid("fe80::9");
+  ip.destination = gid("ff02::1");
+  ip.emit(std::span{frame}.subspan<14, 40>());
+  proto::store_be64(frame.data() + 54, 0x3A00'0502'0000'0100);
+  const std::span<std::byte> mld = std::span{frame}.subspan(62);
+  proto::store_u8(mld.data(), 130);
+  proto::store_gid(mld.data() + 8, gid(group));
+  const std::uint32_t pseudo =
+      proto::Ipv6Header::pseudo_header_sum(ip.source, ip.destination, 24, proto::kProtocolIcmpv6);
+  proto::store_be16(mld.data() + 2, proto::internet_checksum(mld, pseudo));
+  return frame;
+}
+
+}  // namespace
+
+TEST_CASE("a joined group is reported at once, once more, and when it is left") {
+  NeighbourCache cache(nic(), seconds(1), true);
+  SECTION("IPv4: IGMPv2") {
+    cache.join(gid("239.1.2.3"), kStart);
+    CHECK(cache.has_frame());
+    CHECK(igmp_type(next_frame(cache), "239.1.2.3", "239.1.2.3") == 0x16);
+    CHECK_FALSE(cache.has_frame());
+    CHECK(cache.next_deadline() == kStart + seconds(1));
+    cache.on_timers(kStart + seconds(1));
+    CHECK(igmp_type(next_frame(cache), "239.1.2.3", "239.1.2.3") == 0x16);
+    CHECK(cache.next_deadline() == kNever);
+    cache.leave(gid("239.1.2.3"));
+    CHECK(igmp_type(next_frame(cache), "224.0.0.2", "239.1.2.3") == 0x17);
+  }
+  SECTION("IPv6: MLDv1") {
+    cache.join(gid("ff15::77"), kStart);
+    CHECK(mld_type(next_frame(cache), "ff15::77", "ff15::77") == 131);
+    cache.on_timers(kStart + seconds(1));
+    CHECK(mld_type(next_frame(cache), "ff15::77", "ff15::77") == 131);
+    cache.leave(gid("ff15::77"));
+    CHECK(mld_type(next_frame(cache), "ff02::2", "ff15::77") == 132);
+  }
+  CHECK_FALSE(cache.has_frame());
+  CHECK(next_frame(cache).empty());
+  CHECK(cache.next_deadline() == kNever);
+}
+
+TEST_CASE("queries are answered for the groups they ask for") {
+  NeighbourCache cache(nic(), seconds(1), true);
+  for (const char* group : {"239.1.2.3", "239.1.2.4", "ff15::77", "ff15::78"})
+    cache.join(gid(group), kStart);
+  cache.on_timers(kStart + seconds(1));
+  while (!next_frame(cache).empty())
+    continue;
+  const auto count = [&] {
+    std::size_t frames = 0;
+    while (!next_frame(cache).empty())
+      ++frames;
+    return frames;
+  };
+  for (const std::size_t options : {std::size_t{0}, std::size_t{4}}) {
+    CHECK(cache.on_frame(igmp_query(0, options)) == DropReason::kAccepted);
+    CHECK(count() == 2);
+    CHECK(cache.on_frame(igmp_query(gid("239.1.2.4").ipv4(), options)) == DropReason::kAccepted);
+    CHECK(igmp_type(next_frame(cache), "239.1.2.4", "239.1.2.4") == 0x16);
+    CHECK(cache.on_frame(igmp_query(gid("239.9.9.9").ipv4(), options)) == DropReason::kAccepted);
+  }
+  CHECK(cache.on_frame(mld_query("::")) == DropReason::kAccepted);
+  CHECK(count() == 2);
+  CHECK(cache.on_frame(mld_query("ff15::78")) == DropReason::kAccepted);
+  CHECK(mld_type(next_frame(cache), "ff15::78", "ff15::78") == 131);
+  CHECK(count() == 0);
+
+  Bytes damaged = igmp_query(0, 4);
+  damaged.back() ^= std::byte{1};
+  CHECK(cache.on_frame(damaged) == DropReason::kMalformed);
+  damaged = mld_query("::");
+  damaged.back() ^= std::byte{1};
+  CHECK(cache.on_frame(damaged) == DropReason::kMalformed);
+  for (const Bytes& whole : {igmp_query(0, 4), mld_query("::")}) {
+    for (std::size_t length = 15; length < whole.size(); ++length) {
+      const Bytes cut(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(length));
+      CHECK(cache.on_frame(cut) == DropReason::kMalformed);
+    }
+  }
+  CHECK(count() == 0);
+}
+
+TEST_CASE("groups that everyone is in are not reported, nor any where a kernel owns the addresses") {
+  NeighbourCache cache(nic(), seconds(1), true);
+  for (const char* group : {"224.0.0.1", "ff02::1", "ff01::5", "ff11::5"})
+    cache.join(gid(group), kStart);
+  CHECK_FALSE(cache.has_frame());
+  NicConfig owned = nic();
+  owned.answers_neighbours = false;
+  NeighbourCache silent(owned, seconds(1), false);
+  silent.join(gid("239.1.2.3"), kStart);
+  silent.leave(gid("239.1.2.3"));
+  CHECK_FALSE(silent.has_frame());
+}
+
+TEST_CASE("a group joined again before its leaving was sent stays") {
+  NeighbourCache cache(nic(), seconds(1), true);
+  cache.join(gid("239.1.2.3"), kStart);
+  cache.leave(gid("239.1.2.3"));
+  cache.join(gid("239.1.2.3"), kStart);
+  CHECK(igmp_type(next_frame(cache), "239.1.2.3", "239.1.2.3") == 0x16);
+  CHECK_FALSE(cache.has_frame());
+  cache.on_frame(igmp_query(0, 4));
+  CHECK(igmp_type(next_frame(cache), "239.1.2.3", "239.1.2.3") == 0x16);
+}

@@ -46,11 +46,27 @@ TEST_CASE("what is for no QP of one shard goes to every shard") {
   proto::store_be16(arp.data() + 12, proto::kEthertypeArp);
   CHECK(steer(arp, 2) == every);
   CHECK(steer(arp, 1) == 0U);
-  for (const std::uint8_t protocol : {proto::kProtocolIcmp, proto::kProtocolUdp}) {
+  for (const std::uint8_t protocol : {proto::kProtocolIcmp, proto::kProtocolIgmp, proto::kProtocolUdp}) {
     std::vector<std::byte> frame = roce_to(3, proto::IpVersion::kIpv4);
     proto::store_u8(frame.data() + 14 + 9, protocol);
-    CHECK(steer(frame, 2) == (protocol == proto::kProtocolIcmp ? every : std::optional<std::uint32_t>{1}));
+    CHECK(steer(frame, 2) == (protocol != proto::kProtocolUdp ? every : std::optional<std::uint32_t>{1}));
   }
+  std::vector<std::byte> mld = roce_to(3, proto::IpVersion::kIpv6);
+  proto::store_u8(mld.data() + 14 + 6, proto::kHopByHopOptions);
+  CHECK(steer(mld, 2) == every);
+}
+
+TEST_CASE("RoCE multicast is told from unicast, and from what is no RoCE") {
+  std::vector<std::byte> frame = roce_to(0xFFFFFF, proto::IpVersion::kIpv4);
+  CHECK_FALSE(emulator::is_roce_multicast(frame));
+  proto::store_mac(frame.data(), {{0x01, 0x00, 0x5E, 1, 2, 3}});
+  CHECK(emulator::is_roce_multicast(frame));
+  proto::store_u8(frame.data() + 14 + 9, proto::kProtocolIgmp);
+  CHECK_FALSE(emulator::is_roce_multicast(frame));
+  std::vector<std::byte> other = roce_to(7, proto::IpVersion::kIpv6);
+  proto::store_mac(other.data(), {{0x33, 0x33, 0, 0, 0, 1}});
+  CHECK_FALSE(emulator::is_roce_multicast(other));
+  CHECK_FALSE(emulator::is_roce_multicast({}));
 }
 
 TEST_CASE("S01: a frame cut anywhere goes to one shard, which drops it, and nothing is read behind it") {
