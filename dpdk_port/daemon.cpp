@@ -277,8 +277,8 @@ std::string Daemon::Impl::describe() const {
     const auto milliseconds = [](emulator::Duration time) { return time / std::chrono::milliseconds(1); };
     const std::string mode = config.poll ? "polls"
                              : figures.crowded
-                                 ? "sleeps at once, as there is no core to spare"
-                                 : fmt::format("spins {} us after work, then sleeps",
+                                 ? "sleeps at once: no core to spare"
+                                 : fmt::format("spins {} us, then sleeps",
                                                idle.spin_after_work / std::chrono::microseconds(1));
     all["poll_threads"].push_back({{"shard", i},
                                    {"idle", mode},

@@ -135,6 +135,25 @@ def _(world):
         time.sleep(0.05)
 
 
+@case("roci/show", tags={"quick"})
+def _(world):
+    world.start_private_daemon()
+    waiting = world.start("pingpong", world.under_roci("rxe0", ["ibv_rc_pingpong", "-d", "rxe0", "-g", "1"]))
+    wait_for(lambda: world.in_use().get("qps"), 10 * world.slow, "a QP", pause=0.05)
+    text = world.run("show", [world.product.roci, "show"])
+    wide = [line for line in text.splitlines() if len(line) > 100]
+    check(not wide, "wider than 100 columns:\n" + "\n".join(wide))
+    check("local-write" in text, f"the MR's access is not told in words:\n{text}")
+    clients = world.show()["daemon"]["clients"]
+    check(clients == 2, f"{clients} clients are shown; there are the device and the lifeline of one application")
+    check(waiting.popen.poll() is None, "the application has ended: the case would prove nothing")
+    watch = world.start("watch", [world.product.roci, "show", "nic", "--watch", "0.1"])
+    wait_for(lambda: watch.output().count("== nics") >= 2, 10 * world.slow, "two looks", pause=0.05)
+    watch.kill()
+    looks = watch.output().split("\n\n---- ")
+    check(len(looks) >= 2 and looks[1][2] == ":", f"two looks are not told apart:\n{watch.output()}")
+
+
 FABRIC = "port=fabric"
 
 

@@ -4,7 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstdint>
+#include <ctime>
 #include <iostream>
 #include <memory>
 #include <sstream>
@@ -63,10 +66,11 @@ void print_table(const std::vector<Row>& rows, const std::vector<bool>& is_numbe
 }
 
 // The columns that fit a terminal, in a reader's order; --json has everything.
+enum class Form : std::uint8_t { kPlain, kHex, kAccess };
 struct Column {
   const char* member;
   const char* heading;
-  bool is_hex = false;
+  Form form = Form::kPlain;
 };
 struct Table {
   const char* member;
@@ -84,12 +88,12 @@ const std::vector<Table>& tables() {
         {"active_mtu", "path mtu"}}},
       {"contexts", {{"context", "context"}, {"nic", "nic"}, {"client", "client"}, {"pds", "pds"}}},
       {"qps",
-       {{"qpn", "qpn", true},
+       {{"qpn", "qpn", Form::kHex},
         {"nic", "nic"},
         {"context", "context"},
         {"type", "type"},
         {"state", "state"},
-        {"dest_qpn", "to qpn", true},
+        {"dest_qpn", "to qpn", Form::kHex},
         {"dest_ip", "at"},
         {"path_mtu", "mtu"},
         {"send_queue_depth", "sq"},
@@ -98,12 +102,12 @@ const std::vector<Table>& tables() {
         {"packets_received", "received"},
         {"retransmitted", "again"}}},
       {"mrs",
-       {{"rkey", "rkey", true},
+       {{"rkey", "rkey", Form::kHex},
         {"context", "context"},
-        {"iova", "iova", true},
+        {"iova", "iova", Form::kHex},
         {"length", "bytes"},
-        {"access", "access", true},
-        {"pd", "pd"}}},
+        {"pd", "pd"},
+        {"access", "access", Form::kAccess}}},
       {"cqs",
        {{"handle", "cq"},
         {"context", "context"},
@@ -112,12 +116,37 @@ const std::vector<Table>& tables() {
         {"completions", "completions"},
         {"overrun", "overrun"}}},
       {"neighbours", {{"nic", "nic"}, {"ip", "ip"}, {"mac", "mac"}, {"resolved", "resolved"}}},
+      {"poll_threads",
+       {{"shard", "shard"},
+        {"passes", "passes"},
+        {"sleeps", "sleeps"},
+        {"working_ms", "work ms"},
+        {"spinning_ms", "spin ms"},
+        {"sleeping_ms", "sleep ms"},
+        {"involuntary_switches", "preempted"},
+        {"lost_frames", "lost"},
+        {"idle", "when idle"}}},
   };
   return all;
 }
 
-std::string cell(const Json& value, bool is_hex) {
-  if (!is_hex || !value.is_number_unsigned()) return cell(value);
+// Bits as `enum ibv_access_flags` has them.
+std::string access_words(std::uint64_t bits) {
+  static constexpr std::array<const char*, 8> kWords = {"local-write", "remote-write", "remote-read",
+                                                        "atomic",      "mw-bind",      "zero-based",
+                                                        "on-demand",   "hugetlb"};
+  std::string text;
+  for (std::size_t bit = 0; bit < 64; ++bit) {
+    if (((bits >> bit) & 1) == 0) continue;
+    text += text.empty() ? "" : ",";
+    text += bit < kWords.size() ? kWords[bit] : "bit" + std::to_string(bit);
+  }
+  return text.empty() ? "local-read" : text;
+}
+
+std::string cell(const Json& value, Form form) {
+  if (form == Form::kPlain || !value.is_number_unsigned()) return cell(value);
+  if (form == Form::kAccess) return access_words(value.get<std::uint64_t>());
   std::ostringstream text;
   text << "0x" << std::hex << value.get<std::uint64_t>();
   return text.str();
@@ -143,12 +172,12 @@ void print_objects(const std::string& name, const Json& objects) {
   for (const Column& column : columns) {
     rows.front().emplace_back(column.heading);
     is_number.push_back(objects.front().contains(column.member) &&
-                        objects.front()[column.member].is_number());
+                        objects.front()[column.member].is_number() && column.form != Form::kAccess);
   }
   for (const Json& object : objects) {
     Row row;
     for (const Column& column : columns)
-      row.push_back(object.contains(column.member) ? cell(object[column.member], column.is_hex) : "-");
+      row.push_back(object.contains(column.member) ? cell(object[column.member], column.form) : "-");
     rows.push_back(row);
   }
   print_table(rows, is_number);
@@ -203,7 +232,7 @@ void print_members(const Json& object) {
   for (const auto& [name, value] : object.items()) {
     if (!value.is_array()) continue;
     std::cout << "\n-- " << name << "\n";
-    print_objects("", value);
+    print_objects(name, value);
   }
 }
 
@@ -227,19 +256,30 @@ void print(const Json& shown) {
   }
 }
 
+// What separates one look from the next: a cleared terminal, or an empty line and the time.
+void print_watch_head(bool is_first) {
+  const bool is_terminal = ::isatty(STDOUT_FILENO) == 1;
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  std::array<char, 16> text{};
+  ::localtime_r(&now, &local);
+  std::strftime(text.data(), text.size(), "%H:%M:%S", &local);
+  std::cout << (is_terminal ? "\033[H\033[2J" : is_first ? "" : "\n") << "---- " << text.data() << "\n";
+}
+
 int show(const ShowOptions& options) {
   auto client = connect_to_daemon(locate_daemon(options.socket_path));
   if (!client) return complain("show", client.error());
-  for (;;) {
+  for (bool is_first = true;; is_first = false) {
     const auto answer = client->request({{"op", "show"}, {"what", options.what}});
     if (!answer) return complain("show", answer.error());
-    if (options.watch_seconds > 0 && ::isatty(STDOUT_FILENO) == 1) std::cout << "\033[H\033[2J";
+    if (options.watch_seconds > 0 && !options.as_json) print_watch_head(is_first);
     if (options.as_json)
       std::cout << answer->dump(2) << "\n";
     else
       print(*answer);
     std::cout.flush();
-    if (options.watch_seconds <= 0) return 0;
+    if (options.watch_seconds <= 0 || !std::cout) return 0;  // main() looks at the output's state
     std::this_thread::sleep_for(std::chrono::duration<double>(options.watch_seconds));
   }
 }

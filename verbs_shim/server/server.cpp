@@ -168,7 +168,7 @@ struct ControlServer::Impl final : ContextHost {
   void start_capture(Client& client, const ReplyTo& to, const json& request, std::vector<UniqueFd> fds);
   void stop_capture(Client& client, const ReplyTo& to, const json& request);
   [[nodiscard]] std::optional<std::uint64_t> nic_set(const json& request) const;
-  [[nodiscard]] json daemon_json() const;
+  [[nodiscard]] json daemon_json(std::uint64_t asking) const;
   void reply_json(const ReplyTo& to, const json& value);
   void fail_with(const ReplyTo& to, std::errc error, const std::string& sentence);
 
@@ -657,11 +657,12 @@ std::optional<std::uint64_t> ControlServer::Impl::nic_set(const json& request) c
   return set == 0 ? all : set;
 }
 
-json ControlServer::Impl::daemon_json() const {
+// Of the clients, who is asking does not count.
+json ControlServer::Impl::daemon_json(std::uint64_t asking) const {
   json daemon = {{"pid", ::getpid()},
                  {"version", kVersion},
                  {"socket", config_.socket_path},
-                 {"clients", clients_.size()},
+                 {"clients", clients_.size() - clients_.count(asking)},
                  {"contexts", open_contexts_}};
   json shards = json::array();
   for (const Shard& shard : shards_)
@@ -703,7 +704,7 @@ void ControlServer::Impl::show(const ReplyTo& to, const std::string& what) {
         result["counters"][config_.nics[i].name] =
             counters_json(sum_counters(links_, emulator::NicId{static_cast<std::uint8_t>(i)}));
     }
-    if (all || what == "daemon") result["daemon"] = daemon_json();
+    if (all || what == "daemon") result["daemon"] = daemon_json(to.client);
     reply_json(to, result);
   };
   for (std::uint32_t shard = 0; shard < shards_.size(); ++shard) {
