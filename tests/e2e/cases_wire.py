@@ -139,6 +139,22 @@ def _(world):
     check(status not in (0, None) and len(lines) == 1, f"status {status}, expected an error in one line: {process.describe()}")
 
 
+@case("roci/output-that-cannot-be-written", tags={"quick"})
+def _(world):
+    """Every subcommand that prints says so, in one line, and fails."""
+    world.start_private_daemon()
+    capture = world.folder / "one.pcapng"
+    with Capture(world, capture):
+        world.pair("ibv_rc_pingpong", ["-n", "2"])
+    for words in ("--help", "--version", "show", "show --json", "show --watch 1", f"check {capture}", "check --rules",
+                  f"explain {capture}", f"capture -o {capture} --duration 0.1", "stop"):
+        process = world.start("full", ["sh", "-c", f"exec {world.product.roci} {words} > /dev/full"])
+        status = process.wait(10 * world.slow)
+        lines = process.output().strip().splitlines()
+        check(status == 2 and len(lines) == 1 and "No space left" in lines[0],
+              f"roci {words} > /dev/full: status {status}: {process.describe()}")
+
+
 # --- two hosts ------------------------------------------------------------------------------------------
 
 def in_root(*command):

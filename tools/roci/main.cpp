@@ -1,7 +1,10 @@
 // roci: the command in the user's hands. Everything is in the subcommands, see subcommand.h.
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstdio>
 #include <exception>
 #include <iostream>
 #include <memory>
@@ -9,6 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include <unistd.h>
+
+#include "tools/roci/process.h"
 #include "tools/roci/subcommand.h"
 
 namespace roci::tools {
@@ -24,6 +30,18 @@ class UsageFormatter : public CLI::Formatter {
  private:
   std::string usage_;
 };
+
+// The status to end with: what was printed counts only if it arrived.
+int finish(const std::string& subcommand, int status) {
+  std::cout.flush();
+  if (std::cout && std::ferror(stdout) == 0) return status;
+  // Why is known to nobody any more; the next byte meets the same obstacle.
+  const bool is_passable = ::write(STDOUT_FILENO, "\n", 1) == 1;
+  const std::string reason = is_passable ? "it is not complete" : error_text(errno);
+  std::cerr << "roci" << (subcommand.empty() ? "" : " ") << subcommand << ": standard output: " << reason
+            << "\n";
+  return std::max(status, kOutputLost);
+}
 
 }  // namespace
 
@@ -75,13 +93,16 @@ int main(int argc, char** argv) {
   add_explain(root, exit_status);
   add_stop(root, exit_status);
 
+  const auto chosen_name = [&root] {
+    const auto chosen = root.get_subcommands();
+    return chosen.empty() ? std::string() : chosen.front()->get_name();
+  };
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants it
     root.parse(reversed);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return root.exit(error);  // --help, --version
-    const auto chosen = root.get_subcommands();
-    const std::string name = chosen.empty() ? "" : chosen.front()->get_name();
+    const std::string name = chosen_name();
+    if (error.get_exit_code() == 0) return finish(name, root.exit(error));  // --help, --version
     const bool lacks_dashes = (name == "run" || name == "capture") && after_dashes.empty() &&
                               dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
     std::cerr << "roci" << (name.empty() ? "" : " ") << name << ": " << error.what()
@@ -92,5 +113,5 @@ int main(int argc, char** argv) {
     std::cerr << "roci: " << error.what() << "\n";
     return kFailed;
   }
-  return exit_status;
+  return finish(chosen_name(), exit_status);
 }

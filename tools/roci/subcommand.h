@@ -21,6 +21,7 @@ void add_stop(CLI::App& root, int& exit_status);
 
 inline constexpr int kFailed = 1;
 inline constexpr int kWrongUse = 2;
+inline constexpr int kOutputLost = 2;  // standard output could not be written; 1 would mean findings
 
 // What stood behind the first `--` of the command line; taken off before the options are parsed.
 [[nodiscard]] const std::vector<std::string>& program_after_dashes();

@@ -74,7 +74,7 @@ int explain_files(const ExplainOptions& options, std::ostream& out, std::ostream
     CapturedFrame frame;
     std::int64_t first_ns = 0;
     CaptureReader::Next next = CaptureReader::Next::kEnd;
-    while ((next = opened->next(frame)) == CaptureReader::Next::kFrame) {
+    while (out && (next = opened->next(frame)) == CaptureReader::Next::kFrame) {
       if (frame.number == 1) first_ns = frame.time_ns;
       const Story story = narrator.tell(frame);
       if (options.is_roce_only && !narrator.packet() && story.violations.empty()) continue;
