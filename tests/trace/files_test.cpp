@@ -1,6 +1,7 @@
 // `roci check` as a whole: exit status, text, JSON, several files.
 #include "tests/trace/support.h"
 #include "tools/trace/check_files.h"
+#include "tools/trace/explain_files.h"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
@@ -78,7 +79,7 @@ TEST_CASE("JSON has one object for each file") {
 }
 
 // A pcapng file of the frames, with a statistics block that tells of `lost` frames.
-Bytes pcapng_of(const Capture& capture, std::uint64_t lost) {
+Bytes pcapng_of(const Capture& capture, std::uint64_t lost, std::string_view comment = {}) {
   Bytes file;
   const auto put = [&file]<class T>(T value) {
     const auto bytes = std::as_bytes(std::span{&value, 1});
@@ -87,13 +88,21 @@ Bytes pcapng_of(const Capture& capture, std::uint64_t lost) {
   const auto put32 = [&put](std::size_t value) { put(static_cast<std::uint32_t>(value)); };
   put32(0x0A0D0D0A), put32(28), put32(0x1A2B3C4D), put32(1), put(std::int64_t{-1}), put32(28);
   put32(1), put32(20), put32(1), put32(0), put32(20);
+  const std::size_t options = comment.empty() ? 0 : 4 + (comment.size() + 3) / 4 * 4 + 4;
   for (const HeldFrame& frame : capture.frames) {
     const std::size_t padded = (frame.bytes.size() + 3) / 4 * 4;
-    put32(6), put32(32 + padded), put32(0), put32(0), put32(0), put32(frame.bytes.size()),
+    put32(6), put32(32 + padded + options), put32(0), put32(0), put32(0), put32(frame.bytes.size()),
         put32(frame.bytes.size());
     file.insert(file.end(), frame.bytes.begin(), frame.bytes.end());
     file.resize(file.size() + padded - frame.bytes.size());
-    put32(32 + padded);
+    if (!comment.empty()) {
+      put(std::uint16_t{1}), put(static_cast<std::uint16_t>(comment.size()));
+      const auto text = std::as_bytes(std::span{comment});
+      file.insert(file.end(), text.begin(), text.end());
+      file.resize((file.size() + 3) / 4 * 4);
+      put32(0);
+    }
+    put32(32 + padded + options);
   }
   put32(5), put32(40), put32(0), put(std::uint64_t{0});
   put(std::uint16_t{5}), put(std::uint16_t{8}), put(lost), put32(0), put32(40);
@@ -112,6 +121,33 @@ TEST_CASE("a capture that says that it lost frames is not judged by what is miss
   const Outcome lossy = run({file.path()});
   CHECK(lossy.status == kCheckClean);
   CHECK(lossy.out.find("the capture lost 1 frame,") != std::string::npos);
+}
+
+TEST_CASE("explain tells the comments of a capture's packets") {
+  const Capture capture = load_own("rc-send-only");
+  const TemporaryFile file;
+  file.write(pcapng_of(capture, 0, "bad_icrc: wrong\nICRC"));
+  ExplainOptions options;
+  options.paths = {file.path()};
+  for (const bool is_json : {false, true}) {
+    options.is_json = is_json;
+    std::ostringstream out, err;
+    CHECK(explain_files(options, out, err) == 0);
+    std::istringstream in{out.str()};
+    std::size_t count = 0;
+    for (std::string line; std::getline(in, line); ++count) {
+      if (is_json)
+        CHECK(nlohmann::json::parse(line)["comment"] == "bad_icrc: wrong ICRC");
+      else
+        CHECK_THAT(line, Catch::EndsWith(" // bad_icrc: wrong ICRC"));
+    }
+    CHECK(count == capture.frames.size());
+  }
+  file.write(pcapng_of(capture, 0));
+  options.is_json = false;
+  std::ostringstream out, err;
+  CHECK(explain_files(options, out, err) == 0);
+  CHECK(out.str().find("//") == std::string::npos);
 }
 
 TEST_CASE("--rules lists every rule") {

@@ -17,7 +17,8 @@ void add_explain(CLI::App& root, int& exit_status) {
   command->footer(
       "Each line: number, seconds since the first frame, sender, receiver and its QP, what the\n"
       "packet is, and what it answers or repeats. What breaks a rule by itself follows after **;\n"
-      "roci check also finds what packets break together.\n\n"
+      "roci check also finds what packets break together. A comment that the capture has on the packet,\n"
+      "such as why the NIC dropped it, follows after //.\n\n"
       "Exit status: 0, or 2 if a file could not be read to its end.\n\n"
       "Example:\n  roci explain run.pcapng | less");
   command->callback([options, &exit_status] { exit_status = explain_files(*options, std::cout, std::cerr); });

@@ -1,6 +1,7 @@
 #include "tools/trace/explain_files.h"
 
 #include "tools/trace/narrator.h"
+#include "tools/trace/packet_comments.h"
 #include "tools/trace/reader.h"
 #include "tools/trace/rules.h"
 
@@ -23,7 +24,7 @@ std::string seconds(std::int64_t nanoseconds) {
 }
 
 std::string to_line(const CapturedFrame& frame, std::int64_t first_ns, const Story& story,
-                    const std::optional<proto::Packet>& packet) {
+                    const std::optional<proto::Packet>& packet, const std::string& comment) {
   std::string line = fmt::format("{:>5} {:>11} ", frame.number, seconds(frame.time_ns - first_ns));
   if (packet) {
     line +=
@@ -33,11 +34,12 @@ std::string to_line(const CapturedFrame& frame, std::int64_t first_ns, const Sto
   for (const Violation& violation : story.violations) {
     line += fmt::format(" ** {}: {}", info(violation.rule).id, violation.text);
   }
+  if (!comment.empty()) line += " // " + comment;
   return line;
 }
 
 Json to_json(const std::string& path, const CapturedFrame& frame, std::int64_t first_ns, const Story& story,
-             const std::optional<proto::Packet>& packet) {
+             const std::optional<proto::Packet>& packet, const std::string& comment) {
   Json json = {{"file", path},
                {"packet", frame.number},
                {"seconds", static_cast<double>(frame.time_ns - first_ns) / 1e9}};
@@ -55,6 +57,7 @@ Json to_json(const std::string& path, const CapturedFrame& frame, std::int64_t f
     violations.push_back({{"rule", info(violation.rule).id}, {"text", violation.text}});
   }
   json["violations"] = std::move(violations);
+  if (!comment.empty()) json["comment"] = comment;
   return json;
 }
 
@@ -71,19 +74,21 @@ int explain_files(const ExplainOptions& options, std::ostream& out, std::ostream
     }
     if (options.paths.size() > 1 && !options.is_json) out << path << ":\n";
     Narrator narrator;
+    PacketComments comments(path);
     CapturedFrame frame;
     std::int64_t first_ns = 0;
     CaptureReader::Next next = CaptureReader::Next::kEnd;
     while (out && (next = opened->next(frame)) == CaptureReader::Next::kFrame) {
       if (frame.number == 1) first_ns = frame.time_ns;
       const Story story = narrator.tell(frame);
+      const std::string comment = comments.next();
       if (options.is_roce_only && !narrator.packet() && story.violations.empty()) continue;
       if (options.is_json) {
-        out << to_json(path, frame, first_ns, story, narrator.packet())
+        out << to_json(path, frame, first_ns, story, narrator.packet(), comment)
                    .dump(-1, ' ', false, Json::error_handler_t::replace)
             << '\n';
       } else {
-        out << to_line(frame, first_ns, story, narrator.packet()) << '\n';
+        out << to_line(frame, first_ns, story, narrator.packet(), comment) << '\n';
       }
     }
     if (next == CaptureReader::Next::kError) {
