@@ -25,6 +25,7 @@ inline constexpr emulator::NicId kWire{0xFF};
 enum class Fate : std::uint8_t {
   kNobody = 0xF0,     // no station of the fabric has that MAC
   kQueueFull = 0xF1,  // a shard's input was full
+  kLinkDown = 0xF2,   // the sender's port is down
 };
 [[nodiscard]] constexpr Fate fate_of(emulator::DropReason reason) { return static_cast<Fate>(reason); }
 

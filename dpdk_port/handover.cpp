@@ -57,6 +57,7 @@ Handover::~Handover() {
 
 void Handover::send(rte_mbuf* mbuf, NicId from, Time now) {
   if (topology_.port(from) != nullptr) {
+    if (!is_up(from)) return lose({mbuf, from, kWire}, Fate::kLinkDown, now);
     // A NIC may talk to itself; no wire brings a frame back to its sender.
     if (is_addressed_to(mbuf, topology_.mac(from))) return deliver(mbuf, from, from, now);
     if (emulator::is_roce_multicast(bytes_of(mbuf))) {  // nor this one, which is for its other QPs, too
@@ -115,8 +116,8 @@ std::uint64_t Handover::blocked_nics() const {
 void Handover::lose(const Delivery& delivery, Fate fate, Time now) {
   if (delivery.to == kWire && fate == Fate::kQueueFull)
     topology_.waiting(delivery.from).fetch_sub(1, std::memory_order_relaxed);
-  // A frame for the wire was captured when it was sent.
-  if (tap_.on() && (delivery.to != kWire || fate == Fate::kNobody))
+  // A frame that found its queue full was captured when it was sent.
+  if (tap_.on() && (delivery.to != kWire || fate != Fate::kQueueFull))
     tap_.record(bytes_of(delivery.mbuf), delivery.from, delivery.to, fate, now);
   lost_.store(lost_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   rte_pktmbuf_free(delivery.mbuf);
@@ -141,12 +142,25 @@ std::size_t Handover::send_to_ports() {
     auto& backlog = backlogs_[i];
     if (backlog.empty()) continue;
     const NicId nic = topology_.device_nics()[i];
+    if (!is_up(nic)) {
+      drop(backlog, nic);
+      continue;
+    }
     const std::size_t sent = topology_.port(nic)->send(backlog.data(), backlog.size());
     backlog.erase(backlog.begin(), backlog.begin() + static_cast<std::ptrdiff_t>(sent));
     topology_.waiting(nic).fetch_sub(static_cast<std::uint32_t>(sent), std::memory_order_relaxed);
     total += sent;
   }
   return total;
+}
+
+// A port that is down may never take them.
+void Handover::drop(std::vector<rte_mbuf*>& backlog, NicId nic) {
+  const std::size_t count = backlog.size();
+  topology_.waiting(nic).fetch_sub(static_cast<std::uint32_t>(count), std::memory_order_relaxed);
+  lost_.store(lost_.load(std::memory_order_relaxed) + count, std::memory_order_relaxed);
+  rte_pktmbuf_free_bulk(backlog.data(), static_cast<unsigned>(count));
+  backlog.clear();
 }
 
 std::size_t Handover::collect(Delivery* out, std::size_t max) {

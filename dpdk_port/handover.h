@@ -74,6 +74,8 @@ class Handover {
   Handover(const Handover&) = delete;
   Handover& operator=(const Handover&) = delete;
 
+  // Bit n: the link of NIC n is up. What a NIC sends while it is down is lost, as on a wire that was pulled.
+  void set_links(std::uint64_t up) { links_up_ = up; }
   // Takes the mbuf, which NIC `from` of this shard's engine sent at `now`.
   void send(rte_mbuf* mbuf, emulator::NicId from, emulator::Time now);
   // Shard 0: reads a burst from each device port; returns the frames.
@@ -101,6 +103,8 @@ class Handover {
   void put(std::uint32_t shard, const Delivery& delivery, emulator::Time now);
   void put_to_port(rte_mbuf* mbuf, emulator::NicId nic, emulator::Time now);
   void lose(const Delivery& delivery, Fate fate, emulator::Time now);
+  [[nodiscard]] bool is_up(emulator::NicId nic) const { return ((links_up_ >> nic.index) & 1) != 0; }
+  void drop(std::vector<rte_mbuf*>& backlog, emulator::NicId nic);
 
   const std::uint32_t shard_;
   const Topology& topology_;
@@ -108,6 +112,7 @@ class Handover {
   std::array<Delivery, kInputSlots> input_;  // ring of this shard's own
   std::size_t input_head_ = 0, input_tail_ = 0;
   std::vector<std::vector<rte_mbuf*>> backlogs_;  // shard 0: in the order of device_nics()
+  std::uint64_t links_up_ = ~std::uint64_t{0};
   std::uint32_t touched_ = 0;
   std::atomic<std::uint64_t> lost_{0};
 };

@@ -200,6 +200,7 @@ void Shard::capture(std::span<const Delivery> deliveries, Time time) {
 
 void Shard::follow_links(Time now) {
   const std::uint64_t up = links_up_.load(std::memory_order_relaxed);
+  handover_.set_links(up);
   for (std::uint64_t changed = std::exchange(links_seen_, up) ^ up; changed != 0; changed &= changed - 1) {
     const auto nic = static_cast<std::uint8_t>(__builtin_ctzll(changed));
     engine_->on_link(NicId{nic}, ((up >> nic) & 1) != 0, now);

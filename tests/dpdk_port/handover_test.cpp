@@ -195,6 +195,28 @@ TEST_CASE("every shard sees a port that is behind, before a frame is lost") {
   check_all_home();
 }
 
+TEST_CASE("a NIC whose link is down sends nothing, and is not blocked by what it had") {
+  {
+    Bench bench(1);
+    bench.port.room = 0;
+    for (std::size_t i = 0; i < Handover::kBlockedBacklog; ++i)
+      bench[0].send(frame_to(mac(9)), kNic2, Time{});
+    CHECK(bench[0].blocked_nics() == 4U);
+    bench.port.room = 1000;
+    bench[0].set_links(3);
+    bench[0].send(frame_to(mac(9)), kNic2, Time{});
+    bench[0].send(frame_to(mac(3)), kNic2, Time{});  // nor to itself
+    CHECK(bench[0].send_to_ports() == 0);
+    CHECK(bench[0].blocked_nics() == 0U);
+    CHECK(bench[0].input_is_empty());
+    CHECK(bench[0].lost() == Handover::kBlockedBacklog + 2);
+    bench[0].set_links(7);
+    bench[0].send(frame_to(mac(9)), kNic2, Time{});
+    CHECK(bench[0].send_to_ports() == 1);
+  }
+  check_all_home();
+}
+
 TEST_CASE("a device NIC's frame to itself never reaches the wire") {
   Bench bench(1);
   bench[0].send(frame_to(mac(3)), kNic2, Time{});
