@@ -74,7 +74,7 @@ Parsed<CommandLine> parse_command_line(int argc, const char* const* argv) {
   app.footer(kExamples);
   app.set_version_flag("-V,--version", "rocid " ROCI_VERSION);
   std::vector<std::string> nics;
-  std::string file;
+  std::optional<std::string> file;
   std::optional<std::string> socket, log_level;
   std::optional<std::uint32_t> shards;
   std::optional<double> idle_exit;
@@ -125,8 +125,9 @@ Parsed<CommandLine> parse_command_line(int argc, const char* const* argv) {
     return Unexpected{std::string("--idle-exit: not a number (see --help)")};
 
   DaemonConfig& config = line.config;
-  if (!file.empty()) {
-    if (auto error = read_file(file, config); !error.empty()) return Unexpected{std::move(error)};
+  if (file) {
+    if (file->empty()) return Unexpected{std::string("-c: the name of the file is empty")};
+    if (auto error = read_file(*file, config); !error.empty()) return Unexpected{std::move(error)};
   }
   for (const auto& text : nics) {
     auto nic = parse_nic(text);

@@ -1,8 +1,12 @@
 #include "dpdk_port/eal.h"
 
+#include <fcntl.h>
 #include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <initializer_list>
 #include <string_view>
@@ -13,6 +17,8 @@
 #include <rte_errno.h>
 #include <rte_log.h>
 #include <spdlog/spdlog.h>
+
+#include "verbs_shim/server/unique_fd.h"
 
 namespace roci::dpdk_port {
 namespace {
@@ -29,6 +35,41 @@ bool gives(const std::vector<std::string>& arguments, std::initializer_list<std:
     });
   });
 }
+
+// Standard output and error go to a file of ours: of arguments that it does not like EAL says something on
+// the one and prints its whole usage on the other.
+class Overheard {
+ public:
+  Overheard() {
+    if (!file_) return;
+    for (const int fd : kFds) {
+      before_[static_cast<std::size_t>(fd)] = shim::UniqueFd::duplicate(fd);
+      if (before_[static_cast<std::size_t>(fd)]) (void)dup2(file_.get(), fd);
+    }
+  }
+  Overheard(const Overheard&) = delete;
+  Overheard& operator=(const Overheard&) = delete;
+  ~Overheard() { (void)end(); }
+
+  // What was said; from now on it is heard again.
+  std::string end() {
+    (void)std::fflush(nullptr);
+    for (const int fd : kFds) {
+      auto& before = before_[static_cast<std::size_t>(fd)];
+      if (before) (void)dup2(before.get(), fd);
+      before.reset();
+    }
+    std::string text(8192, '\0');
+    const ssize_t got = pread(file_.get(), text.data(), text.size(), 0);
+    text.resize(got < 0 ? 0 : static_cast<std::size_t>(got));
+    return text;
+  }
+
+ private:
+  static constexpr std::array kFds = {STDOUT_FILENO, STDERR_FILENO};
+  const shim::UniqueFd file_{memfd_create("eal", MFD_CLOEXEC)};
+  std::array<shim::UniqueFd, 3> before_;
+};
 
 // One message a call, with a newline.
 ssize_t write_to_log(void*, const char* text, std::size_t length) {
@@ -77,7 +118,7 @@ std::vector<std::string> eal_arguments(std::size_t memory_bytes, const std::vect
   return all;
 }
 
-std::string start_eal(std::vector<std::string> arguments) {
+EalFailure start_eal(std::vector<std::string> arguments) {
   static const cookie_io_functions_t kLog{nullptr, &write_to_log, nullptr, nullptr};
   if (FILE* stream = fopencookie(nullptr, "w", kLog); stream != nullptr) {
     setvbuf(stream, nullptr, _IOLBF, 4096);
@@ -90,9 +131,27 @@ std::string start_eal(std::vector<std::string> arguments) {
   for (auto& argument : arguments)
     argv.push_back(argument.data());
   spdlog::debug("EAL arguments: {}", fmt::join(arguments, " "));
+  if (chatty || gives(arguments, {"-h", "--help", "-v"})) {
+    if (rte_eal_init(static_cast<int>(argv.size()), argv.data()) >= 0) return {};
+    return {fmt::format("DPDK's EAL does not start: {}", rte_strerror(rte_errno)), rte_errno == EINVAL};
+  }
+  Overheard overheard;
   const int used = rte_eal_init(static_cast<int>(argv.size()), argv.data());
-  if (used < 0) return fmt::format("DPDK's EAL does not start: {}", rte_strerror(rte_errno));
-  return {};
+  const int error = rte_errno;
+  const std::string said = overheard.end();
+  if (used >= 0) {
+    std::fputs(said.c_str(), stderr);
+    return {};
+  }
+  // Its first line tells most; the option parser of the C library begins it with our name.
+  const auto complaint = said.find("rocid: ");
+  const std::string first = complaint == std::string::npos
+                                ? rte_strerror(error)
+                                : said.substr(complaint + 7, said.find('\n', complaint) - complaint - 7);
+  if (error == EINVAL)
+    return {fmt::format("DPDK's EAL refuses its arguments: {} (see rocid ... -- --help)", first), true};
+  std::fputs(said.c_str(), stderr);
+  return {fmt::format("DPDK's EAL does not start: {}", rte_strerror(error))};
 }
 
 void stop_eal() { (void)rte_eal_cleanup(); }

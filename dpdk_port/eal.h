@@ -16,8 +16,12 @@ namespace roci::dpdk_port {
                                                      const std::vector<unsigned>& cpus,
                                                      const std::vector<std::string>& user);
 [[nodiscard]] std::vector<unsigned> allowed_cpus();
-// The reason why not, or empty. Once in a process.
-[[nodiscard]] std::string start_eal(std::vector<std::string> arguments);
+struct EalFailure {
+  std::string why;        // empty: it runs
+  bool is_usage = false;  // the arguments are wrong
+};
+// Once in a process.
+[[nodiscard]] EalFailure start_eal(std::vector<std::string> arguments);
 void stop_eal();
 
 }  // namespace roci::dpdk_port

@@ -9,8 +9,10 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <system_error>
 
+#include <fmt/format.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
@@ -51,6 +53,18 @@ void prepare_process() {
   }
 }
 
+// What the user gave is quoted in errors, and may hold anything; an error stays one line.
+std::string printable(const std::string& text) {
+  std::string line;
+  for (const char c : text) {
+    if (static_cast<unsigned char>(c) >= 0x20 && c != 0x7F)
+      line += c;
+    else
+      line += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  }
+  return line;
+}
+
 void set_up_log(const std::string& level) {
   auto log = spdlog::stderr_logger_mt("rocid");
   log->set_pattern("%H:%M:%S.%e rocid %l: %v");
@@ -63,7 +77,7 @@ void set_up_log(const std::string& level) {
 
 int main(int argc, char** argv) {
   const auto refuse = [](const std::string& why, int status) {
-    std::fprintf(stderr, "rocid: %s\n", why.c_str());
+    std::fprintf(stderr, "rocid: %s\n", printable(why).c_str());
     return status;
   };
   const auto line = roci::dpdk_port::parse_command_line(argc, argv);

@@ -164,7 +164,9 @@ def _(world):
     broken.write_text('[[nic]]\nname = "rxe0\n')
     unknown = world.folder / "unknown.toml"
     unknown.write_text('[[nic]]\nname = "rxe0"\nport = "fabric"\nip = "127.77.0.1/24"\ncolour = "blue"\n')
-    for path in (broken, unknown):
+    newline = world.folder / "newline.toml"
+    newline.write_text('[[nic]]\nname = "rxe0\\nrxe1"\n')
+    for path in (broken, unknown, newline):
         path.chmod(0o644)
     wrong = {
         "no NIC": [],
@@ -183,6 +185,10 @@ def _(world):
         "a time that is no number": [*nic, "--idle-exit", "nan"],
         "a file that is not TOML": ["-c", str(broken)],
         "a file with an unknown key": ["-c", str(unknown)],
+        "a file without a name": ["-c", ""],
+        "a name with a newline": ["-c", str(newline)],
+        "an argument that EAL does not know": [*nic, "--", "--no-such-argument"],
+        "an argument that EAL does not like": [*nic, "--", "-n", "many"],
     }
     failed = []
     for what, arguments in wrong.items():
