@@ -2,12 +2,14 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <limits>
 #include <span>
 #include <utility>
@@ -35,32 +37,18 @@ std::int64_t now_ns() {
 std::string comment(Fate fate) {
   if (fate == Fate::kNobody) return "no_station: no NIC of the fabric has this destination MAC";
   if (fate == Fate::kQueueFull) return "queue_full: the receiver's input queue was full";
+  if (fate == Fate::kLinkDown) return "link_down: the sender's port is down";
   const auto reason = static_cast<std::size_t>(fate);
   if (reason == 0 || reason >= emulator::kDropReasonCount) return {};
   return fmt::format("{}: {}", emulator::kDropReasonNames[reason], emulator::kDropReasonSentences[reason]);
-}
-
-bool is_socket(int fd) {
-  struct stat status {};
-  return fstat(fd, &status) == 0 && S_ISSOCK(status.st_mode);
-}
-
-// A pipe or terminal is opened anew without blocking, so that one nobody reads from cannot hold the writer
-// for ever. Sockets cannot be opened; put() asks each time.
-shim::UniqueFd without_blocking(int given) {
-  shim::UniqueFd fd(given);
-  struct stat status {};
-  if (fstat(fd.get(), &status) != 0 || !(S_ISFIFO(status.st_mode) || isatty(fd.get()) == 1)) return fd;
-  shim::UniqueFd own(
-      open(fmt::format("/proc/self/fd/{}", given).c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
-  return own ? std::move(own) : std::move(fd);
 }
 
 }  // namespace
 
 // One pcapng file being written.
 struct CaptureHub::File {
-  static constexpr std::size_t kBufferBytes = std::size_t{256} * 1024;  // stays in the cache on its way to write()
+  static constexpr std::size_t kBufferBytes =
+      std::size_t{256} * 1024;  // stays in the cache on its way to write()
 
   // Bit n: NIC n.
   [[nodiscard]] bool has(emulator::NicId nic) const { return nic != kWire && ((nics >> nic.index) & 1) != 0; }
@@ -69,26 +57,52 @@ struct CaptureHub::File {
     return has(to) ? to : has(from) ? from : kWire;
   }
 
+  // A pipe or terminal that nobody reads from must not hold the writer for ever. It is opened anew without
+  // blocking; where that is denied, as it is another user's, it is asked each time.
+  void open(shim::UniqueFd given) {
+    fd = std::move(given);
+    struct stat status {};
+    if (fstat(fd.get(), &status) != 0) return;
+    to_socket = S_ISSOCK(status.st_mode);
+    if (!S_ISFIFO(status.st_mode) && isatty(fd.get()) != 1) return;
+    shim::UniqueFd own(::open(fmt::format("/proc/self/fd/{}", fd.get()).c_str(),
+                              O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+    asks_first = !own;
+    if (own) fd = std::move(own);
+  }
+
   [[nodiscard]] ssize_t put(std::span<const std::byte> bytes) const {
     if (to_socket) return send(fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (asks_first) {
+      pollfd room{fd.get(), POLLOUT, 0};
+      if (poll(&room, 1, 0) == 0) {
+        errno = EAGAIN;
+        return -1;
+      }
+      bytes = bytes.first(std::min<std::size_t>(bytes.size(), PIPE_BUF));  // so much, then, does not block
+    }
     return write(fd.get(), bytes.data(), bytes.size());
   }
 
+  // Waits for a pipe or socket at most `patience` at a time.
   void flush(emulator::Duration patience) {
     std::size_t at = 0;
-    while (!broken && at < buffer.size()) {
+    while (error == 0 && at < buffer.size()) {
       const ssize_t done = put(std::span(buffer).subspan(at));
       if (done > 0) {
         at += static_cast<std::size_t>(done);
-      } else if (done < 0 && errno == EAGAIN) {
+      } else if (done == 0) {
+        error = EIO;
+      } else if (errno == EAGAIN) {
         pollfd waiting{fd.get(), POLLOUT, 0};
-        broken = poll(&waiting, 1, static_cast<int>(patience / std::chrono::milliseconds(1))) <= 0;
-      } else {
-        broken = done == 0 || errno != EINTR;
+        if (poll(&waiting, 1, static_cast<int>(patience / std::chrono::milliseconds(1))) == 0)
+          error = ETIMEDOUT;
+      } else if (errno != EINTR) {
+        error = errno;
       }
     }
     totals.bytes += at;
-    if (!broken) {
+    if (error == 0) {
       for (std::size_t nic = 0; nic < pending.size(); ++nic)
         written[nic] += std::exchange(pending[nic], 0);
     }
@@ -100,7 +114,8 @@ struct CaptureHub::File {
   bool to_socket = false;
   std::uint64_t nics = 0;
   std::uint32_t snap_length_bytes = 0;
-  bool broken = false;  // the file takes no more
+  bool asks_first = false;  // write() may block
+  int error = 0;            // an errno: the file takes no more
   std::uint64_t start_ns = 0;
   std::int64_t wall_offset_ns = 0;  // wall clock = emulator::Time + this
   std::vector<std::byte> buffer;
@@ -110,25 +125,68 @@ struct CaptureHub::File {
   Totals totals;
 };
 
-CaptureHub::CaptureHub(Config config) : config_(std::move(config)) {
+CaptureHub::CaptureHub(Config config)
+    : config_(std::move(config)), answers_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   for (std::uint32_t shard = 0; shard < config_.shards; ++shard)
     taps_.push_back(std::make_unique<CaptureTap>(switch_));
   writer_ = std::thread([this] { write_loop(); });
 }
 
-CaptureHub::~CaptureHub() {
-  std::vector<std::int64_t> left;
+CaptureHub::~CaptureHub() { end(); }
+
+void CaptureHub::end() {
+  if (!writer_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
     ending_ = true;
-    for (const auto& file : files_)
-      left.push_back(file->id);
   }
   wake_.notify_all();
   writer_.join();
-  for (const auto id : left)
-    stop(id);
 }
+
+// ---- the control thread's side -----------------------------------------------------------------------
+
+void CaptureHub::start(shim::UniqueFd fd, const Wanted& wanted, std::function<void(std::int64_t)> then) {
+  const auto file = std::make_shared<shim::UniqueFd>(std::move(fd));  // a std::function has to be copyable
+  submit([this, file, wanted, then = std::move(then)] {
+    answer([then, id = begin(std::move(*file), wanted)] { then(id); });
+  });
+}
+
+void CaptureHub::stop(std::int64_t id, std::function<void(const Totals&)> then) {
+  submit([this, id, then = std::move(then)] { answer([then, totals = finish(id)] { then(totals); }); });
+}
+
+void CaptureHub::run_answers() {
+  std::uint64_t count = 0;
+  (void)!read(answers_fd_.get(), &count, sizeof count);
+  std::deque<Job> answers;
+  {
+    const std::lock_guard lock(mutex_);
+    answers.swap(answers_);
+  }
+  for (const Job& one : answers)
+    one();
+}
+
+void CaptureHub::submit(Job job) {
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.push_back(std::move(job));
+  }
+  wake_.notify_all();
+}
+
+void CaptureHub::answer(Job answer) {
+  {
+    const std::lock_guard lock(mutex_);
+    answers_.push_back(std::move(answer));
+  }
+  const std::uint64_t one = 1;
+  (void)!write(answers_fd_.get(), &one, sizeof one);
+}
+
+// ---- the writer's ------------------------------------------------------------------------------------
 
 void CaptureHub::update_switch() {
   std::uint32_t longest = 0;
@@ -157,16 +215,16 @@ static std::vector<std::uint64_t> ring_losses(
   return lost;
 }
 
-std::int64_t CaptureHub::start(int fd, std::uint64_t nics, std::uint32_t snap_length_bytes) {
+std::int64_t CaptureHub::begin(shim::UniqueFd fd, const Wanted& wanted) {
   auto file = std::make_unique<File>();
-  file->fd = without_blocking(fd);
-  file->to_socket = is_socket(file->fd.get());
+  file->open(std::move(fd));
   const std::size_t nic_count = config_.nic_names.size();
   const std::uint64_t all = nic_count == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << nic_count) - 1;
-  file->nics = nics & all;
+  file->nics = wanted.nics & all;
   if (file->nics == 0) return -EINVAL;
-  file->snap_length_bytes =
-      std::clamp(snap_length_bytes == 0 ? kMaxSnapLengthBytes : snap_length_bytes, 64U, kMaxSnapLengthBytes);
+  file->snap_length_bytes = wanted.snap_length_bytes == 0
+                                ? kMaxSnapLengthBytes
+                                : std::clamp(wanted.snap_length_bytes, 64U, kMaxSnapLengthBytes);
   file->start_ns = wall_ns();
   file->wall_offset_ns = static_cast<std::int64_t>(file->start_ns) - now_ns();
   file->seen.resize(nic_count);
@@ -182,13 +240,14 @@ std::int64_t CaptureHub::start(int fd, std::uint64_t nics, std::uint32_t snap_le
     file->interface_of[nic] = interfaces++;
   }
 
-  const std::lock_guard lock(mutex_);
   if (files_.size() >= config_.max_captures) return -EBUSY;
   for (const auto& tap : taps_) {
     if (!tap->ring().allocate(config_.ring_bytes)) return -ENOMEM;
   }
+  if (wanted.truncate && ftruncate(file->fd.get(), 0) != 0 && errno != EINVAL)
+    return -errno;  // EINVAL: no file
   file->flush(config_.write_patience);
-  if (file->broken) return -EIO;
+  if (file->error != 0) return -file->error;
   file->lost_before =
       ring_losses(taps_, nic_count, [&](auto from, auto to) { return file->shown_on(from, to); });
   file->id = next_id_++;
@@ -196,13 +255,11 @@ std::int64_t CaptureHub::start(int fd, std::uint64_t nics, std::uint32_t snap_le
   files_.push_back(std::move(file));
   update_switch();
   (void)config_.wait_for_pass();  // one that sleeps since before has not said that it records nothing
-  wake_.notify_all();
   return id;
 }
 
-CaptureHub::Totals CaptureHub::stop(std::int64_t id) {
+CaptureHub::Totals CaptureHub::finish(std::int64_t id) {
   (void)config_.wait_for_pass();  // what was seen before this call is in the rings now
-  const std::lock_guard lock(mutex_);
   const auto at =
       std::find_if(files_.begin(), files_.end(), [id](const auto& file) { return file->id == id; });
   if (at == files_.end()) return {};
@@ -225,6 +282,7 @@ CaptureHub::Totals CaptureHub::stop(std::int64_t id) {
     file->totals.lost += dropped;
   }
   file->flush(config_.write_patience);
+  file->totals.error = file->error;
   if (files_.empty() && config_.wait_for_pass()) {  // nobody writes to the rings any more
     for (const auto& tap : taps_) {
       while (tap->ring().front() != nullptr)
@@ -240,7 +298,7 @@ void CaptureHub::write_record(const CaptureRing::Record& record) {
     const auto nic = file->shown_on(record.from, record.to);
     if (nic == kWire) continue;
     ++file->seen[nic.index];
-    if (file->broken) continue;
+    if (file->error != 0) continue;
     pcapng::Packet packet;
     packet.interface = file->interface_of[nic.index];
     packet.time_ns = static_cast<std::uint64_t>(record.time_ns + file->wall_offset_ns);
@@ -284,17 +342,33 @@ bool CaptureHub::drain(std::int64_t until_ns, std::size_t most) {
 }
 
 void CaptureHub::write_loop() {
-  constexpr std::size_t kMostRecords = 4096;  // so that stop() gets its turn
-  std::unique_lock lock(mutex_);
-  while (!ending_) {
-    if (files_.empty()) {
-      wake_.wait(lock, [this] { return ending_ || !files_.empty(); });
-    } else if (!drain(horizon_ns(), kMostRecords)) {
-      for (const auto& file : files_)
-        file->flush(config_.write_patience);
-      wake_.wait_for(lock, config_.write_interval, [this] { return ending_; });
+  constexpr std::size_t kMostRecords = 4096;  // so that jobs get their turn
+  const auto is_wanted = [this] { return ending_ || !jobs_.empty(); };
+  for (bool is_ending = false; !is_ending;) {
+    if (const Job job = next_job()) {
+      job();
+      continue;
     }
+    if (drain(horizon_ns(), kMostRecords)) continue;
+    for (const auto& file : files_)
+      file->flush(config_.write_patience);
+    std::unique_lock lock(mutex_);
+    if (files_.empty())
+      wake_.wait(lock, is_wanted);
+    else
+      wake_.wait_for(lock, config_.write_interval, is_wanted);
+    is_ending = ending_ && jobs_.empty();
   }
+  while (!files_.empty())
+    (void)finish(files_.back()->id);
+}
+
+CaptureHub::Job CaptureHub::next_job() {
+  const std::lock_guard lock(mutex_);
+  if (jobs_.empty()) return {};
+  Job job = std::move(jobs_.front());
+  jobs_.pop_front();
+  return job;
 }
 
 }  // namespace roci::dpdk_port

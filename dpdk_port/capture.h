@@ -2,12 +2,14 @@
 // comment.
 //
 // Where it is tapped: a fabric frame when its receiver's engine has judged it, or where it was lost before; a
-// device frame when sent and when received. Shards copy into a ring and go on; a thread of ours writes. What
-// the ring or the file could not take is counted into the file's statistics block. Off costs the shards one
+// device frame when sent and when received. Shards copy into a ring and go on; a thread of ours starts,
+// writes and stops all captures, so that a file that blocks holds nobody but the other captures. What the
+// ring or the file could not take is counted into the file's statistics block. Off costs the shards one
 // branch a burst. Thread rule: as each class says.
 #pragma once
 
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -18,6 +20,7 @@
 #include "dpdk_port/capture_ring.h"
 #include "emulator/time.h"
 #include "verbs_shim/server/server.h"
+#include "verbs_shim/server/unique_fd.h"
 
 namespace roci::dpdk_port {
 
@@ -77,13 +80,24 @@ class CaptureHub final : public shim::CaptureControl {
   [[nodiscard]] CaptureTap& tap(std::uint32_t shard) { return *taps_[shard]; }
   void set_wait_for_pass(std::function<bool()> wait) { config_.wait_for_pass = std::move(wait); }
 
-  [[nodiscard]] std::int64_t start(int fd, std::uint64_t nics, std::uint32_t snap_length_bytes) override;
-  Totals stop(std::int64_t id) override;
+  // Ends what is left; nothing may be asked for afterwards. Before the shards go.
+  void end();
+
+  void start(shim::UniqueFd fd, const Wanted& wanted, std::function<void(std::int64_t)> then) override;
+  void stop(std::int64_t id, std::function<void(const Totals&)> then) override;
+  [[nodiscard]] int answers_fd() const override { return answers_fd_.get(); }
+  void run_answers() override;
 
  private:
   struct File;
+  using Job = std::function<void()>;
+  void submit(Job job);
+  void answer(Job answer);
+  [[nodiscard]] Job next_job();
+  // The rest is the writer's.
   void write_loop();
-  // The rest with the mutex held.
+  [[nodiscard]] std::int64_t begin(shim::UniqueFd fd, const Wanted& wanted);
+  [[nodiscard]] Totals finish(std::int64_t id);
   [[nodiscard]] std::int64_t horizon_ns() const;
   bool drain(std::int64_t until_ns, std::size_t most);  // false: nothing was there
   void write_record(const CaptureRing::Record& record);
@@ -92,11 +106,13 @@ class CaptureHub final : public shim::CaptureControl {
   Config config_;
   CaptureSwitch switch_;
   std::vector<std::unique_ptr<CaptureTap>> taps_;
-  std::mutex mutex_;  // the files, and the consumer's side of the rings
+  std::mutex mutex_;  // of the next four
   std::condition_variable wake_;
-  std::vector<std::unique_ptr<File>> files_;
-  std::int64_t next_id_ = 1;
+  std::deque<Job> jobs_, answers_;
   bool ending_ = false;
+  const shim::UniqueFd answers_fd_;
+  std::vector<std::unique_ptr<File>> files_;  // the writer's, as is the consumer's side of the rings
+  std::int64_t next_id_ = 1;
   std::thread writer_;  // last: uses all of the above
 };
 

@@ -83,7 +83,9 @@ void make_default_directory(const std::string& socket_path) {
 // EAL from construction to destruction, behind everything that uses its memory.
 struct Eal {
   explicit Eal(std::vector<std::string> arguments) {
-    if (auto error = start_eal(std::move(arguments)); !error.empty()) throw StartError(kCannotRun, error);
+    const EalFailure failure = start_eal(std::move(arguments));
+    if (!failure.why.empty())
+      throw StartError(failure.is_usage ? kBadConfiguration : kCannotRun, failure.why);
   }
   ~Eal() { stop_eal(); }
   Eal(const Eal&) = delete;
@@ -186,6 +188,7 @@ Daemon::Impl::~Impl() {
   for (const auto& shard : shards)
     shard->stop();
   server.reset();  // before the shards: it holds on to their links
+  capture.end();   // before the shards, too
 }
 
 void Daemon::Impl::add_nics() {
@@ -275,11 +278,11 @@ std::string Daemon::Impl::describe() const {
   for (std::size_t i = 0; i < shards.size(); ++i) {
     const Shard::Statistics figures = shards[i]->statistics();
     const auto milliseconds = [](emulator::Duration time) { return time / std::chrono::milliseconds(1); };
-    const std::string mode = config.poll ? "polls"
-                             : figures.crowded
-                                 ? "sleeps at once: no core to spare"
-                                 : fmt::format("spins {} us, then sleeps",
-                                               idle.spin_after_work / std::chrono::microseconds(1));
+    const std::string mode =
+        config.poll ? "polls"
+        : figures.crowded
+            ? "sleeps at once: no core to spare"
+            : fmt::format("spins {} us, then sleeps", idle.spin_after_work / std::chrono::microseconds(1));
     all["poll_threads"].push_back({{"shard", i},
                                    {"idle", mode},
                                    {"passes", figures.passes},

@@ -75,10 +75,10 @@ struct UverbsReply {
 //   {"op":"show","what":"nic|qp|mr|cq|counters|all|daemon"} ->
 //   {"nics":[...],"contexts":[...],"qps":[...],"mrs":[...],"cqs":[...],
 //                                                       "neighbours":[...],"counters":{"rxe0":{...}},"daemon":{...}}
-//   {"op":"capture","nics":[...],"snaplen":N} + fd -> {"id":N}: pcapng is written to the fd until
-//   "capture_stop" or the end
-//                                                       of this connection
-//   {"op":"capture_stop","id":N}                   -> {"written":N,"lost":N,"bytes":N}
+//   {"op":"capture","nics":[...],"snaplen":N,"truncate":BOOL} + fd -> {"id":N}: pcapng is written to the fd,
+//   a file that is first emptied if that is asked for, until "capture_stop" or the end of this connection
+//   {"op":"capture_stop","id":N}                   -> {"written":N,"lost":N,"bytes":N}, and "error":TEXT if
+//   the file took no more
 //   {"op":"shutdown"}                              -> {}: only from the daemon's own uid
 
 // ---- environment, set by `roci run` and read by the shim ---------------------------------------------

@@ -10,9 +10,14 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <memory>
+#include <optional>
 
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "dpdk_port/pcapng.h"
@@ -130,6 +135,34 @@ CaptureHub::Config two_nics(std::uint32_t shards = 1) {
   return config;
 }
 
+// Asks, and takes the answer.
+template <class Answer>
+struct Asked {
+  void operator()(const Answer& value) const { *answer = value; }
+  [[nodiscard]] Answer get(CaptureHub& hub) const {
+    pollfd waiting{hub.answers_fd(), POLLIN, 0};
+    while (!*answer) {
+      REQUIRE(poll(&waiting, 1, 60'000) == 1);
+      hub.run_answers();
+    }
+    return **answer;
+  }
+  std::shared_ptr<std::optional<Answer>> answer = std::make_shared<std::optional<Answer>>();
+};
+
+std::int64_t start(CaptureHub& hub, int fd, std::uint64_t nics, std::uint32_t snap_length_bytes,
+                   bool truncate = false) {
+  const Asked<std::int64_t> asked;
+  hub.start(shim::UniqueFd(fd), {nics, snap_length_bytes, truncate}, asked);
+  return asked.get(hub);
+}
+
+CaptureHub::Totals stop(CaptureHub& hub, std::int64_t id) {
+  const Asked<CaptureHub::Totals> asked;
+  hub.stop(id, asked);
+  return asked.get(hub);
+}
+
 Time now() { return Time{std::chrono::steady_clock::now().time_since_epoch()}; }
 
 }  // namespace
@@ -138,7 +171,7 @@ TEST_CASE("a capture is a pcapng file that libpcap reads, each frame once, in or
   TemporaryFile file;
   CaptureHub hub(two_nics());
   CHECK_FALSE(hub.tap(0).on());
-  const auto id = hub.start(file.fd, 3, 0);
+  const auto id = start(hub, file.fd, 3, 0);
   REQUIRE(id > 0);
   REQUIRE(hub.tap(0).on());
   const Time first = now();
@@ -146,7 +179,7 @@ TEST_CASE("a capture is a pcapng file that libpcap reads, each frame once, in or
   hub.tap(0).record(frame(64, 2), kNic1, kNic0, fate_of(DropReason::kBadIcrc),
                     first + std::chrono::nanoseconds(7));
   hub.tap(0).record(frame(70, 3), kNic0, kWire, Fate::kNobody, first + std::chrono::nanoseconds(9));
-  const auto totals = hub.stop(id);
+  const auto totals = stop(hub, id);
   CHECK_FALSE(hub.tap(0).on());
   CHECK(totals.written == 3);
   CHECK(totals.lost == 0);
@@ -186,9 +219,9 @@ TEST_CASE("a capture is a pcapng file that libpcap reads, each frame once, in or
 TEST_CASE("frames are cut to the snap length, but say how long they were") {
   TemporaryFile file;
   CaptureHub hub(two_nics());
-  const auto id = hub.start(file.fd, 3, 96);
+  const auto id = start(hub, file.fd, 3, 96);
   hub.tap(0).record(frame(1000, 5), kNic0, kNic1, fate_of(DropReason::kAccepted), now());
-  CHECK(hub.stop(id).written == 1);
+  CHECK(stop(hub, id).written == 1);
   const auto packets = read_by_libpcap(file.path);
   REQUIRE(packets.size() == 1);
   CHECK(packets[0].bytes.size() == 96);
@@ -198,11 +231,11 @@ TEST_CASE("frames are cut to the snap length, but say how long they were") {
 TEST_CASE("a capture of one NIC has its frames of both directions and no others'") {
   TemporaryFile file;
   CaptureHub hub(two_nics());
-  const auto id = hub.start(file.fd, 1, 0);
+  const auto id = start(hub, file.fd, 1, 0);
   hub.tap(0).record(frame(60, 1), kNic0, kNic1, fate_of(DropReason::kAccepted), now());
   hub.tap(0).record(frame(60, 2), kNic1, kNic0, fate_of(DropReason::kAccepted), now());
   hub.tap(0).record(frame(60, 3), kNic1, kNic1, fate_of(DropReason::kAccepted), now());
-  CHECK(hub.stop(id).written == 2);
+  CHECK(stop(hub, id).written == 2);
   const auto written = of_type(read_blocks(file.path), kPacketBlock);
   REQUIRE(written.size() == 2);
   CHECK(packet_option(written[0], 2)[0] == 2);
@@ -214,13 +247,13 @@ TEST_CASE("what the ring cannot take is lost, and the file says how much") {
   auto config = two_nics();
   config.write_interval = std::chrono::hours(1);  // the writer comes too late
   CaptureHub hub(config);
-  const auto id = hub.start(file.fd, 3, 0);
+  const auto id = start(hub, file.fd, 3, 0);
   const auto big = frame(8000, 1);
   // Until the writer has found the ring empty once it may still take some.
   constexpr std::uint64_t kFrames = 4000;
   for (std::uint64_t i = 0; i < kFrames; ++i)
     hub.tap(0).record(big, kNic0, kNic1, fate_of(DropReason::kAccepted), now());
-  const auto totals = hub.stop(id);
+  const auto totals = stop(hub, id);
   CHECK(totals.written + totals.lost == kFrames);
   CHECK(totals.lost > 0);
   CHECK(read_by_libpcap(file.path).size() == totals.written);
@@ -233,7 +266,7 @@ TEST_CASE("what the ring cannot take is lost, and the file says how much") {
 TEST_CASE("the frames of two shards are merged by time") {
   TemporaryFile file;
   CaptureHub hub(two_nics(2));
-  const auto id = hub.start(file.fd, 3, 0);
+  const auto id = start(hub, file.fd, 3, 0);
   const Time start = now();
   for (int i = 0; i < 100; ++i) {  // shard 1 records first what happened later
     const Time time = start + std::chrono::nanoseconds(10 * i);
@@ -244,7 +277,7 @@ TEST_CASE("the frames of two shards are merged by time") {
                       fate_of(DropReason::kAccepted), time);
     hub.tap(0).set_horizon(time);
   }
-  CHECK(hub.stop(id).written == 200);
+  CHECK(stop(hub, id).written == 200);
   const auto packets = read_by_libpcap(file.path);
   REQUIRE(packets.size() == 200);
   for (std::size_t i = 0; i < packets.size(); ++i)
@@ -257,17 +290,17 @@ TEST_CASE("two captures at once, and a reader that left") {
   REQUIRE(pipe(ends) == 0);
   signal(SIGPIPE, SIG_IGN);
   CaptureHub hub(two_nics());
-  const auto whole = hub.start(file.fd, 3, 0);
-  const auto piped = hub.start(ends[1], 3, 0);
+  const auto whole = start(hub, file.fd, 3, 0);
+  const auto piped = start(hub, ends[1], 3, 0);
   REQUIRE(whole > 0);
   REQUIRE(piped > 0);
   close(ends[0]);
   hub.tap(0).record(frame(60, 1), kNic0, kNic1, fate_of(DropReason::kAccepted), now());
-  const auto lost = hub.stop(piped);
+  const auto lost = stop(hub, piped);
   CHECK(lost.written == 0);
   CHECK(lost.lost == 1);
   hub.tap(0).record(frame(60, 2), kNic0, kNic1, fate_of(DropReason::kAccepted), now());
-  CHECK(hub.stop(whole).written == 2);
+  CHECK(stop(hub, whole).written == 2);
   CHECK(read_by_libpcap(file.path).size() == 2);
 }
 
@@ -280,15 +313,91 @@ TEST_CASE("a socket that nobody reads from does not hold the captures") {
   CaptureHub::Config config = two_nics();
   config.write_patience = std::chrono::milliseconds(1);
   CaptureHub hub(std::move(config));
-  CHECK(hub.start(ends[1], 3, 0) == -EIO);
+  CHECK(start(hub, ends[1], 3, 0) == -ETIMEDOUT);
   close(ends[0]);
+}
+
+void fill(int pipe_end) {
+  const int flags = fcntl(pipe_end, F_GETFL);
+  REQUIRE(fcntl(pipe_end, F_SETFL, flags | O_NONBLOCK) == 0);
+  const std::array<char, 4096> filler{};
+  while (write(pipe_end, filler.data(), filler.size()) > 0) {
+  }
+  REQUIRE(fcntl(pipe_end, F_SETFL, flags) == 0);
+}
+
+TEST_CASE("a pipe that is read late delays its capture's answer, and not who asks") {
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  fill(ends[1]);
+  CaptureHub::Config config = two_nics();
+  config.write_patience = std::chrono::minutes(1);
+  CaptureHub hub(std::move(config));
+  const Asked<std::int64_t> asked;
+  hub.start(shim::UniqueFd(ends[1]), {3, 0, false}, asked);
+  std::array<char, 65536> sink;
+  REQUIRE(read(ends[0], sink.data(), sink.size()) > 0);
+  CHECK(asked.get(hub) > 0);
+  close(ends[0]);
+}
+
+TEST_CASE("a full pipe that cannot be opened anew is given up, too") {
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  REQUIRE(fchmod(ends[1], 0) == 0);
+  fill(ends[1]);
+  const uid_t user = geteuid();
+  if (user == 0) REQUIRE(seteuid(65534) == 0);  // root may open everything
+  {
+    CaptureHub::Config config = two_nics();
+    config.write_patience = std::chrono::milliseconds(1);
+    CaptureHub hub(std::move(config));
+    CHECK(start(hub, dup(ends[1]), 3, 0) == -ETIMEDOUT);
+    std::array<char, 65536> sink;
+    REQUIRE(read(ends[0], sink.data(), sink.size()) > 0);
+    const auto id = start(hub, ends[1], 3, 0);
+    REQUIRE(id > 0);
+    hub.tap(0).record(frame(20'000, 1), kNic0, kNic1, fate_of(DropReason::kAccepted), now());
+    CHECK(stop(hub, id).written == 1);
+  }
+  if (user == 0) REQUIRE(seteuid(0) == 0);
+  close(ends[0]);
+}
+
+TEST_CASE("what ends a capture early is told") {
+  CaptureHub hub(two_nics());
+  CHECK(start(hub, open("/dev/full", O_WRONLY), 3, 0) == -ENOSPC);
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  signal(SIGPIPE, SIG_IGN);
+  const auto id = start(hub, ends[1], 3, 0);
+  close(ends[0]);
+  hub.tap(0).record(frame(60, 1), kNic0, kNic1, fate_of(DropReason::kAccepted), now());
+  CHECK(stop(hub, id).error == EPIPE);
+}
+
+TEST_CASE("a file is emptied once its capture begins, if that is asked for") {
+  TemporaryFile file;
+  REQUIRE(write(file.fd, "before", 6) == 6);
+  CaptureHub hub(two_nics());
+  const auto content = [&] {
+    std::ifstream in(file.path, std::ios::binary);
+    return std::string{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  };
+  CHECK(start(hub, dup(file.fd), 4, 0, true) == -EINVAL);
+  CHECK(content() == "before");
+  (void)stop(hub, start(hub, dup(file.fd), 3, 0, false));
+  CHECK_THAT(content(), Catch::StartsWith("before\x0a\x0d\x0d\x0a"));
+  REQUIRE(lseek(file.fd, 0, SEEK_SET) == 0);
+  (void)stop(hub, start(hub, file.fd, 3, 0, true));
+  CHECK_THAT(content(), Catch::StartsWith("\x0a\x0d\x0d\x0a"));
 }
 
 TEST_CASE("a capture that cannot be is refused") {
   CaptureHub hub(two_nics());
   TemporaryFile file;
-  CHECK(hub.start(dup(file.fd), 4, 0) == -EINVAL);  // no such NIC
-  CHECK(hub.start(-1, 3, 0) == -EIO);
-  CHECK(hub.stop(77).written == 0);
+  CHECK(start(hub, dup(file.fd), 4, 0) == -EINVAL);  // no such NIC
+  CHECK(start(hub, -1, 3, 0) == -EBADF);
+  CHECK(stop(hub, 77).written == 0);
   close(file.fd);
 }

@@ -137,6 +137,22 @@ def _(world):
     status = process.wait(10 * world.slow)
     lines = process.output().strip().splitlines()
     check(status not in (0, None) and len(lines) == 1, f"status {status}, expected an error in one line: {process.describe()}")
+    full = world.start("capture", [world.product.roci, "capture", "-o", "/dev/full"])
+    check(full.wait(10 * world.slow) == 1 and full.output() == "roci capture: /dev/full: No space left on device\n",
+          f"the reason is not told: {full.describe()}")
+
+
+@case("capture/refused-leaves-files-alone", tags={"quick"})
+def _(world):
+    world.start_private_daemon()
+    old, new = world.folder / "old.pcapng", world.folder / "new.pcapng"
+    old.write_text("precious")
+    old.chmod(0o666)
+    for file in (old, new):
+        process = world.start("capture", [world.product.roci, "capture", "--nic", "rxe7", "-o", file])
+        check(process.wait(10 * world.slow) == 1 and "no such NIC" in process.output(), f"not refused: {process.describe()}")
+    check(old.read_text() == "precious", "a refused capture emptied the file")
+    check(not new.exists(), "a refused capture left an empty file")
 
 
 @case("roci/output-that-cannot-be-written", tags={"quick"})

@@ -176,24 +176,36 @@ class EngineShard final : public ShardLink {
 
 class FakeCapture final : public CaptureControl {
  public:
-  std::int64_t start(int fd, std::uint64_t nics, std::uint32_t snap_length_bytes) override {
-    files_.emplace_back(fd);
-    last_nics = nics;
-    last_snap_length_bytes = snap_length_bytes;
+  void start(UniqueFd fd, const Wanted& wanted, std::function<void(std::int64_t)> then) override {
+    files_.push_back(std::move(fd));
+    last = wanted;
     ++running;
-    return static_cast<std::int64_t>(files_.size());
+    answer([then = std::move(then), id = static_cast<std::int64_t>(files_.size())] { then(id); });
   }
-  Totals stop(std::int64_t) override {
+  void stop(std::int64_t, std::function<void(const Totals&)> then) override {
     --running;
     files_.back().reset();
-    return {10, 2, 1000};
+    answer([then = std::move(then)] { then({10, 2, 1000, ENOSPC}); });
+  }
+  [[nodiscard]] int answers_fd() const override { return answers_fd_.get(); }
+  void run_answers() override {
+    std::uint64_t count = 0;
+    static_cast<void>(!::read(answers_fd_.get(), &count, sizeof count));
+    for (const auto& one : std::exchange(answers_, {}))
+      one();
   }
   std::atomic<int> running{0};
-  std::uint64_t last_nics = 0;
-  std::uint32_t last_snap_length_bytes = 0;
+  Wanted last;
 
  private:
+  void answer(std::function<void()> one) {
+    answers_.push_back(std::move(one));
+    const std::uint64_t once = 1;
+    static_cast<void>(!::write(answers_fd_.get(), &once, sizeof once));
+  }
   std::vector<UniqueFd> files_;
+  std::vector<std::function<void()>> answers_;
+  UniqueFd answers_fd_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
 };
 
 [[nodiscard]] inline std::size_t open_fds() {

@@ -445,19 +445,34 @@ TEST_CASE("captures end with their connection") {
   TestClient client = f.connect();
   CHECK(client.admin(R"({"op":"capture"})").error == EINVAL);  // no descriptor
   const std::array<int, 1> fd{STDERR_FILENO};
-  const TestReply started = client.admin(R"({"op":"capture","nics":["rxe1"],"snaplen":96})", fd);
+  const TestReply started =
+      client.admin(R"({"op":"capture","nics":["rxe1"],"snaplen":96,"truncate":true})", fd);
   REQUIRE(started.error == 0);
-  CHECK(f.capture.last_nics == 2);
-  CHECK(f.capture.last_snap_length_bytes == 96);
+  CHECK(f.capture.last.nics == 2);
+  CHECK(f.capture.last.snap_length_bytes == 96);
+  CHECK(f.capture.last.truncate);
   const std::string id = std::to_string(json::parse(started.text())["id"].get<int>());
   CHECK(f.connect().admin(R"({"op":"capture_stop","id":)" + id + "}").error == EINVAL);  // another's
   SECTION("stopped") {
     const json totals = json::parse(client.admin(R"({"op":"capture_stop","id":)" + id + "}").text());
     CHECK(totals["written"] == 10);
+    CHECK(totals["error"] == "No space left on device");
     CHECK(client.admin(R"({"op":"capture_stop","id":)" + id + "}").error == EINVAL);
   }
   SECTION("left running") { client.disconnect(); }
   CHECK(eventually([&] { return f.capture.running == 0; }));
+}
+
+TEST_CASE("a capture whose client left before it began is ended") {
+  ServerFixture f;
+  {
+    TestClient client = f.connect();
+    const std::string request = R"({"op":"capture"})";
+    const std::array<int, 1> fd{STDERR_FILENO};
+    client.send(MessageKind::kAdmin, std::as_bytes(std::span(request)), fd);
+  }
+  TestClient other = f.connect();
+  CHECK(eventually([&] { return f.capture.running == 0 && other.admin(R"({"op":"ping"})").error == 0; }));
 }
 
 TEST_CASE("a result too long for a message comes in a file") {

@@ -113,8 +113,12 @@ int capture(const CaptureOptions& options) {
   auto daemon = connect_to_daemon(location);
   if (!daemon) return complain("capture", daemon.error());
 
-  const int file = to_stdout ? ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3)
-                             : ::open(options.file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  // What the file holds is lost only once the capture runs, so the daemon empties it.
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_CLOEXEC;
+  int file = to_stdout ? ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3)
+                       : ::open(options.file.c_str(), kFlags | O_EXCL, 0644);
+  const bool is_new = file >= 0 && !to_stdout;
+  if (file < 0 && errno == EEXIST) file = ::open(options.file.c_str(), kFlags, 0644);
   if (file < 0) return complain("capture", options.file + ": " + error_text(errno));
 
   sigset_t signals;
@@ -125,10 +129,13 @@ int capture(const CaptureOptions& options) {
   ::pthread_sigmask(SIG_BLOCK, &signals, &signals_before);
   const int signal_fd = ::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
 
-  Json request = {{"op", "capture"}, {"nics", options.nics}};
+  Json request = {{"op", "capture"}, {"nics", options.nics}, {"truncate", !to_stdout}};
   if (options.snap_length_bytes != 0) request["snaplen"] = options.snap_length_bytes;
   const auto started = daemon->request(request, file);
-  if (!started) return complain("capture", started.error());
+  if (!started) {
+    if (is_new) ::unlink(options.file.c_str());
+    return complain("capture", options.file + ": " + started.error());
+  }
   const pid_t child = program.empty() ? -1 : start(program, signals_before);
   if (child < 0 && !program.empty()) return complain("capture", std::string("fork: ") + error_text(errno));
 
@@ -141,6 +148,8 @@ int capture(const CaptureOptions& options) {
   out << options.file << ": " << totals->value("written", std::uint64_t{0}) << " packets, "
       << totals->value("bytes", std::uint64_t{0}) << " bytes, " << totals->value("lost", std::uint64_t{0})
       << " lost\n";
+  if (totals->contains("error"))
+    return complain("capture", options.file + ": " + totals->value("error", std::string()));
   return ending.program_status ? exit_status_of(*ending.program_status) : 0;
 }
 

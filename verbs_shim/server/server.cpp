@@ -38,14 +38,15 @@ constexpr std::size_t kMaxRequestsInFlight = 1024;  // of a client: unanswered, 
 constexpr std::size_t kMaxMessagesAtOnce = 16;      // of a client, before others have their turn
 constexpr std::size_t kMaxEpollEvents = 64;
 constexpr std::size_t kMaxRepliesAtOnce = 64;
-constexpr int kTickMs = 1000;  // counters, watchdog, idle time
+constexpr int kTickMs = 1000;                          // counters, watchdog, idle time
+constexpr auto kCaptureEnd = std::chrono::seconds(5);  // at the end of all, for files that take their time
 constexpr std::size_t kMaxLogsPerTick = 10;
 constexpr char kVersion[] = ROCI_VERSION;
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
 // What an epoll event is about: 8 bits of kind, 56 bits of number.
-enum class Source : std::uint8_t { kListener, kWake, kShard, kClient, kClientProcess, kWatch };
+enum class Source : std::uint8_t { kListener, kWake, kShard, kClient, kClientProcess, kWatch, kCapture };
 constexpr std::uint64_t key(Source source, std::uint64_t number) {
   return (static_cast<std::uint64_t>(source) << 56) | number;
 }
@@ -165,8 +166,9 @@ struct ControlServer::Impl final : ContextHost {
   void admin_op(Client& client, const ReplyTo& to, const std::string& op, const json& request,
                 std::vector<UniqueFd> fds);
   void show(const ReplyTo& to, const std::string& what);
-  void start_capture(Client& client, const ReplyTo& to, const json& request, std::vector<UniqueFd> fds);
+  void start_capture(const ReplyTo& to, const json& request, std::vector<UniqueFd> fds);
   void stop_capture(Client& client, const ReplyTo& to, const json& request);
+  void end_capture(std::int64_t id, std::function<void(const CaptureControl::Totals&)> then);
   [[nodiscard]] std::optional<std::uint64_t> nic_set(const json& request) const;
   [[nodiscard]] json daemon_json(std::uint64_t asking) const;
   void reply_json(const ReplyTo& to, const json& value);
@@ -191,6 +193,7 @@ struct ControlServer::Impl final : ContextHost {
   std::unordered_map<std::uint64_t, Watch> watches_;
   std::unordered_map<std::uint64_t, Continuation> continuations_;
   std::size_t open_contexts_ = 0;
+  std::size_t capture_answers_ = 0;  // that are still to come
   Clock::time_point idle_since_ = Clock::now();
   Clock::time_point last_tick_ = Clock::now();
   std::size_t logged_ = 0, not_logged_ = 0;
@@ -215,6 +218,7 @@ ControlServer::Impl::Impl(ServerConfig config, std::vector<ShardLink*> links, Ca
   }
   add_to_epoll(listener_.fd(), EPOLLIN, key(Source::kListener, 0));
   add_to_epoll(wake_.get(), EPOLLIN, key(Source::kWake, 0));
+  add_to_epoll(capture_.answers_fd(), EPOLLIN, key(Source::kCapture, 0));
   for (ShardLink* link : links_) {
     Shard& shard = shards_.emplace_back();
     shard.link = link;
@@ -280,6 +284,9 @@ void ControlServer::Impl::dispatch(const epoll_event& event) {
     case Source::kClientProcess:
       drop(number, "");
       return;
+    case Source::kCapture:
+      capture_.run_answers();
+      return;
     case Source::kWatch: {
       const auto at = watches_.find(number);
       if (at == watches_.end()) return;
@@ -343,12 +350,13 @@ void ControlServer::Impl::watch_for_stalls() {
   }
 }
 
-// Every client goes; replies are taken until each context is closed.
+// Every client goes; replies are taken until each context is closed, and each capture is complete.
 void ControlServer::Impl::close_everything() {
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.fd(), nullptr);
   while (!clients_.empty())
     drop(clients_.begin()->first, "");
-  while (open_contexts_ != 0) {
+  const auto captures_until = Clock::now() + kCaptureEnd;
+  while (open_contexts_ != 0 || (capture_answers_ != 0 && Clock::now() < captures_until)) {
     std::array<epoll_event, kMaxEpollEvents> events;
     const int count = ::epoll_wait(epoll_.get(), events.data(), events.size(), kTickMs);
     for (int i = 0; i < count; ++i)
@@ -539,7 +547,7 @@ void ControlServer::Impl::drop(std::uint64_t id, const std::string& reason) {
   ::shutdown(client->socket.get(), SHUT_RDWR);
   if (client->pidfd) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, client->pidfd.get(), nullptr);
   for (const std::int64_t capture : client->captures)
-    static_cast<void>(capture_.stop(capture));
+    end_capture(capture, [](const CaptureControl::Totals&) {});
   if (client->context) close_context(client->context, [] {});
   if (clients_.empty()) idle_since_ = Clock::now();
 }
@@ -627,7 +635,7 @@ void ControlServer::Impl::admin_op(Client& client, const ReplyTo& to, const std:
     const auto what = request.find("what");
     return show(to, what != request.end() && what->is_string() ? what->get<std::string>() : "all");
   }
-  if (op == "capture") return start_capture(client, to, request, std::move(fds));
+  if (op == "capture") return start_capture(to, request, std::move(fds));
   if (op == "capture_stop") return stop_capture(client, to, request);
   if (op == "shutdown") {
     if (client.credentials.uid != ::geteuid())
@@ -716,33 +724,51 @@ void ControlServer::Impl::show(const ReplyTo& to, const std::string& what) {
   }
 }
 
-void ControlServer::Impl::start_capture(Client& client, const ReplyTo& to, const json& request,
-                                        std::vector<UniqueFd> fds) {
+void ControlServer::Impl::start_capture(const ReplyTo& to, const json& request, std::vector<UniqueFd> fds) {
   const auto nics = nic_set(request);
   if (!nics) return fail_with(to, std::errc::no_such_device, only_these_nics(config_));
   if (fds.size() != 1)
     return fail_with(to, std::errc::invalid_argument, "a capture needs one file descriptor to write to");
-  std::uint32_t snap_length = 0;
+  CaptureControl::Wanted capture;
+  capture.nics = *nics;
+  const auto truncate = request.find("truncate");
+  capture.truncate = truncate != request.end() && truncate->is_boolean() && truncate->get<bool>();
   if (const auto wanted = request.find("snaplen"); wanted != request.end()) {
     if (!wanted->is_number_unsigned() || wanted->get<std::uint64_t>() > 0xFFFFFFFFu)
       return fail_with(to, std::errc::invalid_argument, "\"snaplen\" is a number of bytes");
-    snap_length = wanted->get<std::uint32_t>();
+    capture.snap_length_bytes = wanted->get<std::uint32_t>();
   }
-  const std::int64_t id = capture_.start(fds[0].release(), *nics, snap_length);
-  if (id < 0)
-    return fail_with(
-        to, static_cast<std::errc>(-id),
-        std::string("cannot capture: ") + std::generic_category().message(static_cast<int>(-id)));
-  client.captures.insert(id);
-  reply_json(to, {{"id", id}});
+  ++capture_answers_;
+  capture_.start(std::move(fds[0]), capture, [this, to](std::int64_t id) {
+    --capture_answers_;
+    if (id < 0)
+      return fail_with(to, static_cast<std::errc>(-id),
+                       std::generic_category().message(static_cast<int>(-id)));
+    const auto at = clients_.find(to.client);
+    if (at == clients_.end()) return end_capture(id, [](const CaptureControl::Totals&) {});  // it has left
+    at->second->captures.insert(id);
+    reply_json(to, {{"id", id}});
+  });
+}
+
+void ControlServer::Impl::end_capture(std::int64_t id,
+                                      std::function<void(const CaptureControl::Totals&)> then) {
+  ++capture_answers_;
+  capture_.stop(id, [this, then = std::move(then)](const CaptureControl::Totals& totals) {
+    --capture_answers_;
+    then(totals);
+  });
 }
 
 void ControlServer::Impl::stop_capture(Client& client, const ReplyTo& to, const json& request) {
   const auto id = request.find("id");
   if (id == request.end() || !id->is_number_integer() || client.captures.erase(id->get<std::int64_t>()) == 0)
     return fail_with(to, std::errc::invalid_argument, "no capture of this connection has that \"id\"");
-  const CaptureControl::Totals totals = capture_.stop(id->get<std::int64_t>());
-  reply_json(to, {{"written", totals.written}, {"lost", totals.lost}, {"bytes", totals.bytes}});
+  end_capture(id->get<std::int64_t>(), [this, to](const CaptureControl::Totals& totals) {
+    json result = {{"written", totals.written}, {"lost", totals.lost}, {"bytes", totals.bytes}};
+    if (totals.error != 0) result["error"] = std::generic_category().message(totals.error);
+    reply_json(to, result);
+  });
 }
 
 // ---- public ------------------------------------------------------------------------------------------

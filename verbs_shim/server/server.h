@@ -16,6 +16,7 @@
 
 #include "emulator/command.h"
 #include "emulator/engine.h"
+#include "verbs_shim/server/unique_fd.h"
 
 namespace roci::shim {
 
@@ -40,7 +41,8 @@ class ShardLink {
   [[nodiscard]] virtual const emulator::Counters& counters(emulator::NicId nic) const = 0;
 };
 
-// Capture, as the daemon's edge offers it. Control thread.
+// Capture, as the daemon's edge offers it. A file may block whoever writes to it, so a thread of its own does
+// the work; the answers are called on the control thread, from run_answers(). Control thread.
 class CaptureControl {
  public:
   CaptureControl() = default;
@@ -48,14 +50,22 @@ class CaptureControl {
   CaptureControl& operator=(const CaptureControl&) = delete;
   virtual ~CaptureControl() = default;
 
+  struct Wanted {
+    std::uint64_t nics = 0;  // bit n: NIC n
+    std::uint32_t snap_length_bytes = 0;
+    bool truncate = false;  // empty the file first, once nothing else stands against the capture
+  };
   struct Totals {
     std::uint64_t written = 0, lost = 0, bytes = 0;
+    int error = 0;  // the errno with which the file took no more
   };
-  // Writes pcapng to `fd` (owned from now on, closed at the end). Bit n of `nics`: NIC n. Returns an id, or a
-  // negative errno.
-  [[nodiscard]] virtual std::int64_t start(int fd, std::uint64_t nics, std::uint32_t snap_length_bytes) = 0;
-  // Everything seen before the call is in the file when it returns.
-  virtual Totals stop(std::int64_t id) = 0;
+  // Writes pcapng to `fd`, which is closed at the end. `then` is given an id, or a negative errno.
+  virtual void start(UniqueFd fd, const Wanted& wanted, std::function<void(std::int64_t)> then) = 0;
+  // Everything seen before the call is in the file when `then` is called.
+  virtual void stop(std::int64_t id, std::function<void(const Totals&)> then) = 0;
+  // Readable when answers wait.
+  [[nodiscard]] virtual int answers_fd() const = 0;
+  virtual void run_answers() = 0;
 };
 
 struct ServerConfig {
