@@ -3,23 +3,23 @@
 
     tools/test [--quick] [STAGE...]
 
-Stages, in the order in which they run:
+Stages:
     format      clang-format on every source file
     build       compile everything into build/
     unit        unit, property, simulation, trace and tool tests of build/
     e2e         unmodified applications over rocid, of build/ (tests/e2e)
-    build-asan  compile everything into build-asan/ with ASan and UBSan
+    build-asan  compile what the next two run into build-asan/ with ASan and UBSan, each target's sources as one
     asan        the tests of `unit`, of build-asan/
     e2e-asan    a part of `e2e`, of build-asan/
-    tidy        clang-tidy on what changed since it was last found clean; only when asked for, as the first run over
-                everything takes a quarter of an hour on two cores
+    tidy        clang-tidy on the product, not on the tests: on what changed since it was last found clean
 
-A stage brings the build that it needs. --quick is format, build, unit and the short part of e2e. Logs are in build/test-logs/. Exit status is 0
-when nothing failed. The last line is `N passed, N failed, N skipped`: each Catch2 case and each
-end-to-end case counts, and each of format, tidy and the two builds counts as one.
+They run in this order, but build-asan and tidy, which want processors, run beside unit, e2e and e2e-asan, which mostly
+wait, and take only what those leave. A stage brings the build that it needs. --quick is format, build, unit and the short part of
+e2e. Logs are in build/test-logs/. Exit status is 0 when nothing failed. The last line is `N passed, N failed, N skipped`: each
+Catch2 case and each end-to-end case counts, and each of format, tidy and the two builds counts as one.
 
 Examples:
-    tools/test                 everything but tidy
+    tools/test                 everything
     tools/test build unit      after a change
     tools/test --quick         before a commit
 """
@@ -34,15 +34,17 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 TOP = pathlib.Path(__file__).resolve().parent.parent
 LOGS = TOP / "build" / "test-logs"
 JOBS = len(os.sched_getaffinity(0))
 STAGES = ["format", "build", "unit", "e2e", "build-asan", "asan", "e2e-asan", "tidy"]
-DEFAULT = [stage for stage in STAGES if stage != "tidy"]
 QUICK = ["format", "build", "unit", "e2e"]
-SOURCE_FOLDERS = ["proto", "emulator", "dpdk_port", "verbs_shim", "tools", "tests"]
+BESIDE = ["build-asan", "tidy"]  # run in this order beside the others, once `build` is done
+PRODUCT_FOLDERS = ["proto", "emulator", "dpdk_port", "verbs_shim", "tools"]
+SOURCE_FOLDERS = [*PRODUCT_FOLDERS, "tests"]
 PROGRESS_EVERY = 10.0  # seconds between signs of life
 BUILD_LIMIT, UNIT_LIMIT, E2E_LIMIT, TIDY_LIMIT = 900, 300, 400, 600  # seconds; a guard against hanging, not a target
 
@@ -52,6 +54,11 @@ SANITIZER_ENV = {
 }
 
 START = time.monotonic()
+STOP = threading.Event()  # set when the run is interrupted: what runs beside ends, too
+
+
+class Interrupted(Exception):
+    """The run was interrupted while this stage ran beside."""
 
 
 class Tally:
@@ -61,6 +68,11 @@ class Tally:
         self.passed = 0
         self.failed = []   # (name, why, how to run it alone)
         self.skipped = []  # (name, reason)
+
+    def add(self, other):
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
 
     def passes(self, count=1):
         self.passed += count
@@ -72,17 +84,22 @@ class Tally:
         self.skipped.append((name, reason))
 
 
+yielding = set()  # stages that run beside others and must not disturb their timing
+
+
 def say(stage, text):
     print(f"[{time.monotonic() - START:6.1f} s] {stage:<10} {text}", flush=True)
 
 
-def run(stage, command, log, limit, env=None, echo=None):
-    """Run a command with its output in a log, and give signs of life. Returns (exit status, output).
+def run(stage, command, log, limit, env=None, echo=None, quiet=False):
+    """Run a command with its output in a log, and give signs of life unless quiet. Returns (exit status, output).
 
     echo: lines that match this pattern are shown as they come.
     """
     LOGS.mkdir(parents=True, exist_ok=True)
     path = LOGS / log
+    if stage in yielding:
+        command = ["chrt", "--idle", "0", *command]
     begin = time.monotonic()
     last_said = begin
     with open(path, "wb") as out:
@@ -104,7 +121,9 @@ def run(stage, command, log, limit, env=None, echo=None):
                     now = time.monotonic()
                     if ended:
                         break
-                    if now - last_said >= PROGRESS_EVERY:
+                    if STOP.is_set():
+                        raise Interrupted
+                    if now - last_said >= PROGRESS_EVERY and not quiet:
                         say(stage, f"... {last_line[:90]}")
                         last_said = now
                     if now - begin > limit:
@@ -147,23 +166,43 @@ def stage_format(tally, _options):
 
 # --- build ----------------------------------------------------------------------------------------------
 
-def build(stage, tally, folder, setup_options):
+SETUP_OPTIONS = {
+    "build": [],
+    # unity: a target's sources compiled as one take a third of the time. `build` shows that each compiles alone.
+    "build-asan": ["--unity=on", "-Db_sanitize=address,undefined", "-Db_lundef=false", "-Ddebug=true",
+                   "-Doptimization=1", "-Dcpp_args=['-fno-sanitize-recover=all','-g1']"],
+}
+ASAN_TARGETS = ["meson-test-prereq", "dpdk_port/rocid", "tools/roci", "verbs_shim/preload/libroci.so",
+                "tests/e2e/verbs_check"]
+
+
+def configure(stage, tally, folder):
     where = TOP / folder
-    if not (where / "build.ninja").exists():
-        say(stage, f"configuring {folder}/")
-        wipe = ["--wipe"] if (where / "meson-private").exists() else []
-        status, output = run(stage, ["meson", "setup", *wipe, *setup_options, folder], f"{folder}-setup.log", 120)
-        if status != 0:
-            tally.fails(f"configure {folder}", "meson setup failed:\n" + tail(output),
-                        f"meson setup {' '.join(setup_options)} {folder}")
-            return False
+    options = SETUP_OPTIONS[folder]
+    done = where / "setup-options"  # of a folder that is ours alone; build/ is the developer's, too, as it is
+    if (where / "build.ninja").exists() and (not options or done.exists() and done.read_text() == shlex.join(options)):
+        return True
+    say(stage, f"configuring {folder}/")
+    wipe = ["--wipe"] if (where / "meson-private").exists() else []
+    status, output = run(stage, ["meson", "setup", *wipe, *options, folder], f"{folder}-setup.log", 120)
+    if status != 0:
+        tally.fails(f"configure {folder}", "meson setup failed:\n" + tail(output),
+                    f"meson setup {shlex.join(options)} {folder}")
+        return False
+    done.write_text(shlex.join(options))
+    return True
+
+
+def build(stage, tally, folder, targets):
+    if not configure(stage, tally, folder):
+        return False
     say(stage, f"compiling {folder}/ on {JOBS} cores")
     begin = time.monotonic()
-    status, output = run(stage, ["ninja", "-C", folder, "-j", JOBS], f"{folder}-compile.log", BUILD_LIMIT)
+    status, output = run(stage, ["ninja", "-C", folder, "-j", JOBS, *targets], f"{folder}-compile.log", BUILD_LIMIT)
     if status != 0:
         errors = [line for line in output.splitlines() if re.search(r"\berror\b|FAILED|undefined reference", line)]
         tally.fails(f"compile {folder}", "\n".join("    " + line for line in errors[:12]) or tail(output),
-                    f"ninja -C {folder}")
+                    f"ninja -C {shlex.join([folder, *targets])}")
         return False
     tally.passes()
     say(stage, f"{folder}/ is up to date ({time.monotonic() - begin:.1f} s)")
@@ -175,9 +214,7 @@ def stage_build(tally, _options):
 
 
 def stage_build_asan(tally, _options):
-    return build("build-asan", tally, "build-asan", ["-Db_sanitize=address,undefined", "-Db_lundef=false",
-                                                     "-Ddebug=true", "-Doptimization=1",
-                                                     "-Dcpp_args=-fno-sanitize-recover=all"])
+    return build("build-asan", tally, "build-asan", ASAN_TARGETS)
 
 
 # --- meson's tests --------------------------------------------------------------------------------------
@@ -286,93 +323,78 @@ def stage_e2e(tally, options):
 
 
 def stage_e2e_asan(tally, _options):
-    end_to_end("e2e-asan", tally, "build-asan", ["--tag", "asan", "--slow", "6"], SANITIZER_ENV)
+    end_to_end("e2e-asan", tally, "build-asan", ["--tag", "asan", "--once", "--slow", "6"], SANITIZER_ENV)
 
 
 # --- tidy -----------------------------------------------------------------------------------------------
 
-def ninja_inputs(folder):
-    """Object file -> the project's own files it was made from, of ninja's dependency log."""
-    output = subprocess.run(["ninja", "-C", folder, "-t", "deps"], cwd=TOP, capture_output=True, text=True,
-                            check=True).stdout
-    inputs, current = {}, None
-    for line in output.splitlines():
-        if line.startswith("    ") and current is not None:
-            path = (TOP / folder / line.strip()).resolve()
-            if path.is_relative_to(TOP):
-                current.append(path)
-        elif ": #deps" in line:
-            current = inputs.setdefault(line.split(": #deps")[0], [])
-        else:
-            current = None
-    return inputs
+def files_of(source, found=None):
+    """The project's files that a source is made of; our own includes stand in quotes and are rooted at the top."""
+    found = set() if found is None else found
+    if source not in found and source.is_file() and source.is_relative_to(TOP):
+        found.add(source)
+        for name in re.findall(r'^\s*#\s*include\s*["<]([^">]+)[">]', source.read_text(), re.M):
+            files_of((TOP / name).resolve(), found)
+    return found
 
 
-def tidy_key(entry, inputs, version):
-    """Changes when anything changes that clang-tidy's verdict on this file depends on; the same in every clone."""
+def tidy_key(entry, source, version):
+    """Changes when anything changes that clang-tidy's verdict on this source depends on; the same in every clone."""
     digest = hashlib.sha256(version.encode())
     command = entry["command"].replace(str(TOP), "").split()
     digest.update(" ".join(word for word in command if "ccache" not in word).encode())
-    for path in sorted({TOP / ".clang-tidy", *inputs.get(entry["output"], [])}):
-        if path.is_file():
-            digest.update(str(path.relative_to(TOP)).encode() + b"\0" + path.read_bytes())
+    for path in sorted({TOP / ".clang-tidy", *files_of(source)}):
+        content = path.read_bytes().replace(str(TOP).encode(), b"")  # a unity source names its parts by full path
+        digest.update(str(path.relative_to(TOP)).encode() + b"\0" + content)
     return digest.hexdigest()
 
 
 def stage_tidy(tally, _options):
+    # The unity sources of build-asan: what a target's sources include is then read and judged once, not once for each.
+    folder = TOP / "build-asan"
+    if not configure("tidy", tally, "build-asan"):
+        return
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "rocinante" / "tidy"
     cache.mkdir(parents=True, exist_ok=True)
     version = subprocess.run(["clang-tidy-14", "--version"], capture_output=True, text=True, check=True).stdout
-    commands = TOP / "build" / "compile_commands.json"
-    inputs = ninja_inputs("build")
     work, clean = {}, 0
-    for entry in json.loads(commands.read_text()):
+    for entry in json.loads((folder / "compile_commands.json").read_text()):
         source = (pathlib.Path(entry["directory"]) / entry["file"]).resolve()
-        if not source.is_relative_to(TOP) or source.relative_to(TOP).parts[0] not in SOURCE_FOLDERS:
+        if source.relative_to(folder).parts[0] not in PRODUCT_FOLDERS:
             continue
-        relative = source.relative_to(TOP)
-        stamp = cache / tidy_key(entry, inputs, version)
+        stamp = cache / tidy_key(entry, source, version)
         if stamp.exists():
             clean += 1
             stamp.touch()
         else:
-            work.setdefault(relative, stamp)
-    say("tidy", f"{len(work)} files to look at, {clean} clean and unchanged")
+            work[source] = stamp
+    say("tidy", f"{len(work)} targets to look at, {clean} clean and unchanged")
 
     deadline = time.monotonic() + TIDY_LIMIT
+    (LOGS / "tidy").mkdir(parents=True, exist_ok=True)
 
-    def look(relative):
-        left = deadline - time.monotonic()
-        if left <= 0:
-            return relative, 124, "not reached within the time limit"
-        try:
-            done = subprocess.run(["clang-tidy-14", "-p", "build", "--quiet", "--extra-arg=-Wno-unknown-warning-option",
-                                   str(relative)], cwd=TOP, capture_output=True, text=True, timeout=left,
-                                  stdin=subprocess.DEVNULL)
-        except subprocess.TimeoutExpired:
-            return relative, 124, "not finished within the time limit"
-        return relative, done.returncode, done.stdout + (done.stderr if done.returncode else "")
+    def command_for(source):
+        return ["clang-tidy-14", "-p", "build-asan", "--quiet", "--extra-arg=-Wno-unknown-warning-option",
+                str(source.relative_to(TOP))]
 
-    wrong, last_said = {}, time.monotonic()
+    def look(source):
+        status, output = run("tidy", command_for(source), f"tidy/{source.stem}.log",
+                             max(0, deadline - time.monotonic()), quiet=True)
+        say("tidy", f"{source.parent.relative_to(folder).with_suffix('')}: {'clean' if status == 0 else 'not clean'}")
+        return source, status, output
+
+    wrong = {}
     with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-        futures = [pool.submit(look, relative) for relative in
-                   sorted(work, key=lambda path: -(TOP / path).stat().st_size)]
-        for number, future in enumerate(concurrent.futures.as_completed(futures), 1):
-            relative, status, output = future.result()
+        for source, status, output in pool.map(look, sorted(work, key=lambda path: -len(files_of(path)))):
             if status == 0:
-                work[relative].touch()
+                work[source].touch()
             else:
-                wrong[relative] = output
-            if time.monotonic() - last_said >= PROGRESS_EVERY:
-                say("tidy", f"... {number} of {len(futures)}, {relative}")
-                last_said = time.monotonic()
-    LOGS.mkdir(parents=True, exist_ok=True)
-    (LOGS / "tidy.log").write_text("".join(f"== {path}\n{text}\n" for path, text in sorted(wrong.items())))
-    for relative, output in sorted(wrong.items()):
-        findings = [line.replace(str(TOP) + "/", "") for line in output.splitlines()
+                wrong[source] = output
+    for source, output in wrong.items():
+        findings = [re.sub(r"^\S*/\.\./", "", line) for line in output.splitlines()
                     if re.search(r": (warning|error): ", line)] or output.strip().splitlines()[-3:]
-        tally.fails(f"clang-tidy: {relative}", "\n".join("    " + line for line in findings[:8]),
-                    f"clang-tidy-14 -p build --quiet {relative}")
+        tally.fails(f"clang-tidy: {source.relative_to(folder)}", "\n".join("    " + line for line in findings[:8]),
+                    shlex.join(command_for(source)))
     if not wrong:
         tally.passes()
         say("tidy", "clean")
@@ -382,7 +404,7 @@ def stage_tidy(tally, _options):
 
 RUN = {"format": stage_format, "build": stage_build, "unit": stage_unit, "e2e": stage_e2e,
        "build-asan": stage_build_asan, "asan": stage_asan, "e2e-asan": stage_e2e_asan, "tidy": stage_tidy}
-NEEDS = {"unit": "build", "e2e": "build", "tidy": "build", "asan": "build-asan", "e2e-asan": "build-asan"}
+NEEDS = {"unit": "build", "e2e": "build", "asan": "build-asan", "e2e-asan": "build-asan"}
 
 
 def report(tally):
@@ -408,25 +430,61 @@ def main():
     for stage in options.stage:
         if stage not in STAGES:
             parser.error(f"no stage '{stage}'; there are: {' '.join(STAGES)}")
-    asked = set(options.stage or (QUICK if options.quick else DEFAULT))
+    asked = set(options.stage or (QUICK if options.quick else STAGES))
     asked |= {NEEDS[stage] for stage in asked if stage in NEEDS}
+    beside = [stage for stage in BESIDE if stage in asked]
+    before = [stage for stage in STAGES if stage in asked and stage not in BESIDE]
+    if before:
+        yielding.update(beside)
 
-    tally, broken = Tally(), set()
-    for stage in [stage for stage in STAGES if stage in asked]:
-        if NEEDS.get(stage) in broken:
-            tally.skips(stage, f"the stage '{NEEDS[stage]}' failed")
-            continue
+    tallies = {stage: Tally() for stage in STAGES if stage in asked}
+    ended = {stage: threading.Event() for stage in tallies}
+    broken = set()
+
+    def run_stage(stage):
+        tally, needed = tallies[stage], NEEDS.get(stage)
         try:
-            if RUN[stage](tally, options) is False:
+            if needed:
+                ended[needed].wait()
+            if needed in broken:
+                tally.skips(stage, f"the stage '{needed}' failed")
+            elif RUN[stage](tally, options) is False:
                 broken.add(stage)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Interrupted) as interruption:
+            STOP.set()
+            broken.add(stage)
             tally.fails(stage, "interrupted", f"tools/test {stage}")
-            break
-        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            if isinstance(interruption, KeyboardInterrupt):
+                raise
+        except Exception as error:  # whatever it is, the others go on and the count says so
             broken.add(stage)
             tally.fails(stage, f"{type(error).__name__}: {error}", f"tools/test {stage}")
-    report(tally)
-    return 1 if tally.failed else 0
+        finally:
+            ended[stage].set()
+
+    def run_beside():
+        if "build" in ended:
+            ended["build"].wait()
+        for stage in beside:
+            if not STOP.is_set():
+                run_stage(stage)
+
+    companion = threading.Thread(target=run_beside)
+    companion.start()
+    try:
+        for stage in before:
+            run_stage(stage)
+        companion.join()
+    except KeyboardInterrupt:
+        STOP.set()
+        for event in ended.values():
+            event.set()
+        companion.join()
+    total = Tally()
+    for tally in tallies.values():
+        total.add(tally)
+    report(total)
+    return 1 if total.failed else 0
 
 
 if __name__ == "__main__":

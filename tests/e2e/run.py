@@ -10,7 +10,7 @@ program, and says where. Exit status: 0 none failed, 1 some failed, 2 wrong use.
 
 Examples:
     tests/e2e/run.py                                   everything
-    tests/e2e/run.py build-asan --tag asan             what `tools/test e2e-asan` runs
+    tests/e2e/run.py build-asan --tag asan --once      what `tools/test e2e-asan` runs
     tests/e2e/run.py --only 'user/pingpong*'           by name, with * and ?
 """
 import argparse
@@ -80,6 +80,7 @@ def main():
     parser.add_argument("build", nargs="?", default="build")
     parser.add_argument("--only", metavar="PATTERN", help="cases whose name matches")
     parser.add_argument("--tag", help="cases that carry this tag: quick, asan")
+    parser.add_argument("--once", action="store_true", help="each case as the first of its users only")
     parser.add_argument("--list", action="store_true", help="print the names of the cases and their tags")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the results there")
     parser.add_argument("--slow", type=float, default=1.0, metavar="FACTOR", help="multiply every time limit")
@@ -87,7 +88,7 @@ def main():
     parser.add_argument("--keep", action="store_true", help="keep the folders of cases that passed, too")
     options = parser.parse_args()
 
-    chosen = [(case, user) for case in harness.CASES for user in case.users
+    chosen = [(case, user) for case in harness.CASES for user in (case.users[:1] if options.once else case.users)
               if (not options.tag or options.tag in case.tags)
               and (not options.only or fnmatch.fnmatchcase(f"{user}/{case.name}", options.only))]
     if options.list:
