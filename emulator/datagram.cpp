@@ -81,7 +81,7 @@ bool place_message(Shard& shard, Qp& qp, const proto::RoceView& view, ReceiveBat
          place(kGrhAreaBytes, view.payload(), true);
 }
 
-void complete_receive(Shard& shard, Qp& qp, std::uint32_t index, const RequestEffect& effect) {
+void complete_datagram(Shard& shard, Qp& qp, std::uint32_t index, const RequestEffect& effect) {
   RingCqe cqe{};
   cqe.wr_id = qp.rq[index].wr_id;
   cqe.status = static_cast<std::uint32_t>(effect.status);
@@ -160,7 +160,7 @@ void apply_datagram(Shard& shard, Qp& qp, const ReceivedPacket& packet) {
   const RequestEffect& effect = packet.request;
   if (effect.takes_receive) qp.rq.ring.store_consumer(effect.rq_consumer);
   if (effect.completes_receive)
-    complete_receive(shard, qp, qp.rq.ring.distance(1, effect.rq_consumer), effect);
+    complete_datagram(shard, qp, qp.rq.ring.distance(1, effect.rq_consumer), effect);
   if (effect.is_fatal) enter_error(shard, qp);
 }
 
@@ -171,7 +171,7 @@ void fail_datagram(Shard& shard, Qp& qp, const ReceivedPacket& packet) {
   if (packet.request.takes_receive) qp.rq.ring.store_consumer(packet.request.rq_consumer);
   RequestEffect effect;
   effect.status = WcStatus::kLocalProtectionError;
-  complete_receive(shard, qp, receive_index(qp), effect);
+  complete_datagram(shard, qp, receive_index(qp), effect);
   enter_error(shard, qp);
 }
 

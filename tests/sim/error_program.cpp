@@ -26,7 +26,7 @@ struct Error {
   bool kills_peer;       // the responder's QP goes to ERR, too
   Recv recv;
 };
-enum Kind : std::size_t {
+enum ErrorKind : std::size_t {
   kWriteBadRkey,
   kReadBadRkey,
   kAtomicBadRkey,
@@ -99,7 +99,7 @@ class ErrorProgram {
     is_clean_ = is_clean(config.link);
     config.transmit_burst = random_.between32(1, 64);
     world_ = std::make_unique<World>(config);
-    kind_ = static_cast<Kind>(random_.index(kKindCount));
+    kind_ = static_cast<ErrorKind>(random_.index(kKindCount));
     error_ = &kErrors[kind_];
     result_.setting = std::string(error_->name) + ", " + describe_faults(config);
     build();
@@ -419,7 +419,7 @@ class ErrorProgram {
   Random random_;
   ProgramResult result_;
   std::unique_ptr<World> world_;
-  Kind kind_ = kWriteBadRkey;
+  ErrorKind kind_ = kWriteBadRkey;
   const Error* error_ = nullptr;
   bool is_clean_ = false;
   Side sides_[2];
