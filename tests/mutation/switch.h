@@ -1,9 +1,9 @@
-// What a mutated source calls in place of an operator or a literal: the original, or its mutant where that one is
-// switched on.
+// What a mutated source calls in place of an operator or a literal: the original, or its mutant where that
+// one is switched on.
 //
-// One build holds all mutants; the environment variable ROCI_MUTANT=N switches number N on. What was reached is
-// written to the file of ROCI_MUTANTS_REACHED, one number a line, when the program ends. In constant expressions the
-// original holds. Only in the copy of the tree that tests/mutation/check makes.
+// One build holds all mutants; the environment variable ROCI_MUTANT=N switches number N on. What was reached
+// is written to the file of ROCI_MUTANTS_REACHED, one number a line, when the program ends. In constant
+// expressions the original holds. Only in the copy of the tree that tests/mutation/check makes.
 #pragma once
 
 #include <bitset>
