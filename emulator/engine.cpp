@@ -178,10 +178,10 @@ DropReason Engine::Impl::decide(const Frame& frame, ReceivedPacket& packet, Time
   ++counters.rx_roce_packets;
   const bool is_reserved = error == proto::ParseError::kReservedOpcode;
   if (error != proto::ParseError::kNone && !is_reserved) return reason_of(error);
-  if (view.destination_mac != nic.mac) {
-    return is_group(view.destination_mac) ? decide_multicast(nic, view, is_reserved, now)
-                                          : DropReason::kNotForUs;
-  }
+  const bool is_ours = view.destination_mac == nic.mac;
+  if (!is_ours && !is_group(view.destination_mac)) return DropReason::kNotForUs;
+  if (view.is_in_vlan) return DropReason::kVlan;  // a priority tag, with VLAN 0, is none [IEEE 802.1Q]
+  if (!is_ours) return decide_multicast(nic, view, is_reserved, now);
   const proto::Qpn qpn = view.bth.destination;
   Qp* const qp = qps.find(qpn.value());
   const bool is_own = qp != nullptr && is_same(view.destination, qp->local_gid);  // most often

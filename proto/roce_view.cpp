@@ -37,10 +37,12 @@ ParseError parse_roce(std::span<const std::byte> frame, RoceView& view) {
   const std::byte* at = frame.data();
   std::size_t ip = EthernetHeader::kSize;
   std::uint16_t ethertype = load_be16(at + ip - 2);
+  bool is_in_vlan = false;
   for (std::size_t tags = 0; is_vlan(ethertype); ++tags) {
     if (tags == kMaxVlanTags) return ParseError::kVlanDepth;
     ip += VlanTag::kSize;
     if (frame.size() < ip) return ParseError::kShortLink;
+    is_in_vlan = is_in_vlan || (load_be16(at + ip - 4) & 0x0FFF) != 0;
     ethertype = load_be16(at + ip - 2);
   }
 
@@ -68,6 +70,7 @@ ParseError parse_roce(std::span<const std::byte> frame, RoceView& view) {
   const std::size_t payload = extension + opcode.extension_bytes;
   const std::size_t icrc = end - Icrc::kSize;
   view.frame = at;
+  view.is_in_vlan = is_in_vlan;
   view.ip_offset = offset(ip);
   view.udp_offset = offset(udp);
   view.bth_offset = offset(bth);

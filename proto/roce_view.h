@@ -38,6 +38,7 @@ struct RoceView {
   std::uint16_t payload_bytes = 0;  // without pad
   std::uint16_t icrc_offset = 0;
   std::uint16_t end_offset = 0;  // behind the ICRC; Ethernet padding may follow
+  bool is_in_vlan = false;       // a tag names a VLAN other than 0
   bool is_ipv6 = false;
   bool dont_fragment = true;  // IPv4 only; a packet without it breaks [IBTA CA17-7]
   std::uint8_t traffic_class = 0;

@@ -616,6 +616,25 @@ TEST_CASE("S03: all 256 opcodes to an RC QP, with right and wrong ICRC") {
   }
 }
 
+TEST_CASE("S01: a frame of a VLAN is not for an untagged NIC; a priority tag changes nothing") {
+  Bench bench;
+  Connection qp = bench.connect();
+  qp.recv(1);
+  const auto tagged = [](std::uint16_t id) {
+    return [id](proto::Packet& packet) {
+      packet.vlan_count = 1;
+      packet.vlan_tags[0].priority = 5;
+      packet.vlan_tags[0].vlan_id = id;
+    };
+  };
+  bench.send(qp, {.opcode = Opcode::kRcSendOnly, .psn = kPeerPsn, .payload = Bytes(4), .edit = tagged(7)});
+  CHECK(bench.last_verdict() == DropReason::kVlan);
+  bench.expect_nothing();
+  bench.send(qp, {.opcode = Opcode::kRcSendOnly, .psn = kPeerPsn, .payload = Bytes(4), .edit = tagged(0)});
+  CHECK(bench.last_verdict() == DropReason::kAccepted);
+  bench.expect_recv(qp, {.wr_id = 1});
+}
+
 TEST_CASE("S03: any opcode to QPN 0, 1 and one that nobody has is silent") {
   Bench bench;
   Connection qp = bench.connect();

@@ -175,6 +175,22 @@ TEST_CASE("one, two, and too many VLAN tags") {
   }
 }
 
+TEST_CASE("a frame is in a VLAN if a tag names one; a priority tag names none") {
+  for (const std::uint16_t id : std::initializer_list<std::uint16_t>{0, 1, 0x7FF, 0x800, 0xFFF}) {
+    for (const std::size_t which : {std::size_t{0}, std::size_t{1}}) {
+      Packet packet = make_packet(Opcode::kRcAcknowledge);
+      packet.vlan_count = static_cast<std::uint8_t>(which + 1);
+      packet.vlan_tags[0].priority = 7;
+      packet.vlan_tags[which].vlan_id = id;
+      complete(packet);
+      RoceView view;
+      view.is_in_vlan = id == 0;  // of the frame before
+      REQUIRE(parse_roce(frame_of(packet), view) == ParseError::kNone);
+      CHECK(view.is_in_vlan == (id != 0));
+    }
+  }
+}
+
 TEST_CASE("no truncation and no flipped bit of a frame confuses the two readers") {
   Dice dice{7};
   for (const Opcode opcode : {Opcode::kRcSendOnly, Opcode::kRcAtomicAcknowledge, Opcode::kUdSendOnlyImmediate,
