@@ -116,11 +116,16 @@ Icrc& Icrc::update(std::span<const std::byte> piece) {
   return *this;
 }
 
-void Icrc::store(std::span<std::byte, kSize> out) const { std::memcpy(out.data(), &crc_, kSize); }
+// Least significant byte first, on any host.
+void Icrc::store(std::span<std::byte, kSize> out) const {
+  for (std::size_t i = 0; i < kSize; ++i)
+    out[i] = static_cast<std::byte>(crc_ >> (8 * i));
+}
 
 std::uint32_t Icrc::load(std::span<const std::byte, kSize> in) {
   std::uint32_t value = 0;
-  std::memcpy(&value, in.data(), kSize);
+  for (std::size_t i = 0; i < kSize; ++i)
+    value |= std::to_integer<std::uint32_t>(in[i]) << (8 * i);
   return value;
 }
 
