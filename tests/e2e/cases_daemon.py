@@ -21,6 +21,16 @@ def _(world):
         wait_for(lambda: not world.daemons(), 5 * world.slow, "the daemon to end after SIGTERM")
 
 
+@case("daemon/few-open-files", tags={"quick"})
+def _(world):
+    """Too low a limit is named; the least that is allowed is enough to start."""
+    for limit, expected in ((8, 1), (12, 1), (64, 0)):
+        process = world.start("few", ["sh", "-c", f"ulimit -n {limit}; exec {world.product.roci} run -- true"])
+        status = process.wait(20 * world.slow)
+        check(status == expected and (status == 0 or f"{limit} open files are allowed" in process.output()),
+              f"ulimit -n {limit}: status {status}, expected {expected}: {process.describe()}")
+
+
 @case("daemon/ends-after-its-last-client", limit=60)
 def _(world):
     world.start_private_daemon()

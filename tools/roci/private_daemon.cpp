@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,7 +31,8 @@ namespace {
 
 constexpr int kReadyMs =
     15'000;  // a start takes 0.3 s; a daemon under sanitizers on a busy machine needs a while
-constexpr int kAttempts = 5;  // a daemon may end between our finding it and our holding it
+constexpr int kAttempts = 5;        // a daemon may end between our finding it and our holding it
+constexpr rlim_t kLeastFiles = 64;  // without any application it has about 20 open
 constexpr auto kRetryPause = std::chrono::milliseconds(50);
 
 constexpr std::array kDaemonArguments = {"--nic",       "rxe0,port=fabric,ip=127.77.0.1/24",
@@ -86,6 +88,11 @@ std::string last_lines(const std::string& path) {
 // Returns when it is ready; an error, or empty.
 std::string start_daemon(const std::string& program, const std::string& socket_path,
                          const std::string& log_path) {
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return system_error("getrlimit");
+  if (files.rlim_cur < kLeastFiles)
+    return "the daemon would not start: " + std::to_string(files.rlim_cur) +
+           " open files are allowed (ulimit -n), and it needs " + std::to_string(kLeastFiles);
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return system_error("pipe");
   const Fd ready(ends[0]);
