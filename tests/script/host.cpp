@@ -1,8 +1,11 @@
 #include "tests/script/host.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
+#include "proto/bytes.h"
+#include "proto/ethernet.h"
 #include "proto/parse_error.h"
 #include "proto/text.h"
 
@@ -28,8 +31,10 @@ class Host::Sink final : public TxSink {
  public:
   explicit Sink(Host& host) : host_(host), storage_(64 * kFrameBytes), frames_(64) {}
 
+  bool is_blocked = false;
+
   std::span<TxFrame> reserve(std::size_t max) override {
-    const std::size_t count = std::min(max, frames_.size());
+    const std::size_t count = is_blocked ? 0 : std::min(max, frames_.size());
     for (std::size_t i = 0; i < count; ++i)
       frames_[i] = {storage_.data() + i * kFrameBytes, kFrameBytes, 0, {}};
     return std::span{frames_}.first(count);
@@ -75,11 +80,42 @@ Host::Host(const HostOptions& options) : options_(options) {
 
 Host::~Host() = default;
 
+std::string_view kind_of(std::span<const std::byte> frame) {
+  const auto byte = [&](std::size_t at) -> unsigned {
+    return at < frame.size() ? proto::load_u8(frame.data() + at) : 0U;
+  };
+  const unsigned ethertype = byte(12) << 8 | byte(13);
+  constexpr std::size_t kIp = 14, kBehindIpv6 = kIp + 40;
+  if (ethertype == proto::kEthertypeArp) return "ARP";
+  if (ethertype == proto::kEthertypeIpv4) return byte(kIp + 9) == 2 ? "IGMP" : "OTHER";
+  if (ethertype != proto::kEthertypeIpv6) return "OTHER";
+  constexpr unsigned kHopByHop = 0, kIcmp = 58, kSolicitation = 135, kAdvertisement = 136;
+  if (byte(kIp + 6) == kHopByHop && byte(kBehindIpv6) == kIcmp) return "MLD";  // a router alert goes first
+  if (byte(kIp + 6) != kIcmp) return "OTHER";
+  const unsigned type = byte(kBehindIpv6);
+  return type == kSolicitation || type == kAdvertisement ? "ND" : "OTHER";
+}
+
+Bytes Host::arp_reply() const {
+  Bytes frame(60);
+  proto::store_mac(frame.data(), kOwnMac);
+  proto::store_mac(frame.data() + 6, kPeerMac);
+  proto::store_be16(frame.data() + 12, proto::kEthertypeArp);
+  constexpr unsigned char kEthernetIpv4Reply[] = {0, 1, 8, 0, 6, 4, 0, 2};
+  std::memcpy(frame.data() + 14, kEthernetIpv4Reply, sizeof kEthernetIpv4Reply);
+  proto::store_mac(frame.data() + 22, kPeerMac);
+  proto::store_be32(frame.data() + 28, gid(false, 2).ipv4());
+  proto::store_mac(frame.data() + 32, kOwnMac);
+  proto::store_be32(frame.data() + 38, gid(false, 1).ipv4());
+  return frame;
+}
+
 proto::Gid Host::own_gid() const { return gid(options_.ipv6, 1); }
 proto::Gid Host::peer_gid() const { return gid(options_.ipv6, 2); }
 
 std::vector<DropReason> Host::receive(const std::vector<Bytes>& frames) {
   std::vector<Frame> lent;
+  lent.reserve(frames.size());
   for (const Bytes& one : frames)
     lent.push_back({one, {0}});
   engine_->on_frames(lent, now_);
@@ -106,6 +142,11 @@ std::optional<CommandReply> Host::reply(CommandId id) {
 
 void Host::set_link(bool up) {
   engine_->on_link({0}, up, now_);
+  pass();
+}
+
+void Host::block_transmit(bool blocked) {
+  sink_->is_blocked = blocked;
   pass();
 }
 

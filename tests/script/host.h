@@ -10,6 +10,8 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "emulator/engine.h"
@@ -34,6 +36,9 @@ struct SentPacket {
   proto::Packet packet;  // borrows from `frame`
   bool is_roce = true;
 };
+// "ARP", "ND", "IGMP", "MLD" or "OTHER": what a frame that is not RoCE is.
+[[nodiscard]] std::string_view kind_of(std::span<const std::byte> frame);
+
 struct RaisedEvent {
   emulator::Time at;
   emulator::Event event;
@@ -58,6 +63,8 @@ class Host {
   std::optional<emulator::CommandReply> submit(emulator::CommandId id, emulator::Command command);
   std::optional<emulator::CommandReply> reply(emulator::CommandId id);
   void set_link(bool up);
+  // The device queue is full: nothing that the engine would send is taken.
+  void block_transmit(bool blocked);
 
   // ---- the clock
   [[nodiscard]] emulator::Time now() const { return now_; }
@@ -72,6 +79,9 @@ class Host {
   std::deque<RaisedEvent> events;
   // What is unsound in a packet that the engine sent; the script ends then.
   std::optional<std::string> unsound;
+
+  // The peer says where it is.
+  [[nodiscard]] Bytes arp_reply() const;
 
   [[nodiscard]] proto::Gid own_gid() const;
   [[nodiscard]] proto::Gid peer_gid() const;

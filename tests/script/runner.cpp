@@ -1,7 +1,7 @@
 #include "tests/script/runner.h"
 
 #include <algorithm>
-#include <cstring>
+#include <utility>
 
 #include "proto/text.h"
 #include "tests/script/names.h"
@@ -29,6 +29,7 @@ const Runner::Verb Runner::kVerbs[] = {
     {"unpolled", &Runner::on_unpolled, Role::kCheck},
     {"mem", &Runner::on_memory, Role::kCheck},
     {"link", &Runner::on_link, Role::kStimulus},
+    {"tx", &Runner::on_transmit, Role::kStimulus},
     {"state", &Runner::on_state, Role::kCheck},
     {"query", &Runner::on_query, Role::kCheck},
     {"verdict", &Runner::on_verdict, Role::kCheck},
@@ -39,19 +40,21 @@ namespace {
 
 [[noreturn]] void mismatch(const std::string& expected, const std::string& seen,
                            const std::vector<Difference>& differences) {
-  Stop stop{Stop::Kind::kMismatch, "  expected: " + expected + "\n  seen:     " + seen, {}};
+  std::vector<std::string> fields;
+  std::string message = "  expected: " + expected + "\n  seen:     " + seen;
   for (const Difference& one : differences) {
-    stop.message.append("\n  differs:  ").append(one.field);
+    message.append("\n  differs:  ").append(one.field);
     if (!one.expected.empty() || !one.seen.empty())
-      stop.message.append(": expected ").append(one.expected).append(", seen ").append(one.seen);
-    stop.fields.push_back(one.field);
+      message.append(": expected ").append(one.expected).append(", seen ").append(one.seen);
+    fields.push_back(one.field);
   }
-  throw stop;
+  throw Stop{Stop::Kind::kMismatch, std::move(message), std::move(fields)};
 }
 
 std::string describe(const SentPacket& packet) {
-  return packet.is_roce ? proto::to_text(packet.packet)
-                        : "a frame that is not RoCE: " + hex(packet.frame.data(), packet.frame.size());
+  return packet.is_roce
+             ? proto::to_text(packet.packet)
+             : std::string(kind_of(packet.frame)) + " frame " + hex(packet.frame.data(), packet.frame.size());
 }
 
 std::string describe(const RingCqe& cqe) {
@@ -250,6 +253,9 @@ std::vector<std::string> spread(const std::string& text) {
   return lines;
 }
 
+// What may be sent besides RoCE.
+constexpr std::string_view kOtherFrames[] = {"ARP", "ND", "IGMP", "MLD"};
+
 std::string remaining(Words& words) {
   std::string text;
   while (const auto word = words.next())
@@ -262,6 +268,7 @@ std::string remaining(Words& words) {
 }  // namespace
 
 void Runner::add_frames(Words& words, std::vector<Bytes>& frames) {
+  if (words.flag("ARP_REPLY")) return frames.push_back(host().arp_reply());
   for (const std::string& text : spread(remaining(words))) {
     Words one(text);
     const std::optional<std::uint64_t> cut = one.number("cut", 65535), keep = one.number("keep", 65535),
@@ -300,11 +307,23 @@ void Runner::on_expect_packet(Words& words) {
     require_quiet();
     return;
   }
+  if (std::find(std::begin(kOtherFrames), std::end(kOtherFrames), text) != std::end(kOtherFrames))
+    return expect_other_frame(text);
   for (const std::string& one : spread(text)) {
     Words packet(one);
     expect_packet(read_packet(packet, false));
     packet.end();
   }
+}
+
+void Runner::expect_other_frame(const std::string& kind) {
+  std::deque<SentPacket>& packets = host().packets;
+  await(
+      kind, [&] { return !packets.empty(); }, [&] { return packets.front().at; });
+  const SentPacket& seen = packets.front();
+  const std::string is = seen.is_roce ? "RoCE" : std::string(kind_of(seen.frame));
+  if (is != kind) mismatch(kind, describe(seen), {{"opcode", kind, is}});
+  packets.pop_front();
 }
 
 void Runner::expect_packet(const PacketLine& line) {

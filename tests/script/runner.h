@@ -79,6 +79,7 @@ class Runner {
   void on_receive(Words& words);
   void on_expect_packet(Words& words);
   void expect_packet(const PacketLine& line);
+  void expect_other_frame(const std::string& kind);
   void on_expect_completion(Words& words);
   void on_expect_event(Words& words);
   void on_expect_reply(Words& words);
@@ -100,6 +101,7 @@ class Runner {
   void on_unpolled(Words& words);
   void on_memory(Words& words);
   void on_link(Words& words);
+  void on_transmit(Words& words);
   void on_state(Words& words);
   void on_query(Words& words);
   void on_verdict(Words& words);

@@ -220,8 +220,8 @@ void Runner::on_qp(Words& words) {
   made.peer_first_psn = proto::Psn{kPeerFirstPsn};
   qp_ = &made;
   if (first_qp_ == nullptr) first_qp_ = &made;
-  if (app().register_region(name + ".mr", pd, kRegionBytes, Application::kAllRights, std::nullopt) !=
-      std::errc{})
+  if (app().register_region(std::string(name).append(".mr"), pd, kRegionBytes, Application::kAllRights,
+                            std::nullopt) != std::errc{})
     complain("its region cannot be registered");
   QpAttributes attributes = usual_attributes(made);
   read_attributes(words, attributes);
@@ -321,6 +321,8 @@ void Runner::on_post(Words& words) {
   const bool is_atomic = kind == "cmp_swap" || kind == "fetch_add";
   SendPost post;
   RingSendWqe& wqe = post.wqe;
+  std::memset(&wqe.wr, 0xEE, sizeof wqe.wr);  // what this kind does not use is not looked at
+  wqe.immediate_or_invalidate = 0xEEEEEEEE;
   wqe.opcode = static_cast<std::uint32_t>(words.number("opcode", 0xFFFFFFFF).value_or(opcode));
   wqe.send_flags = words.flag("unsignaled") ? 0U : std::uint32_t{sim::kSignaled};
   if (words.flag("fence")) wqe.send_flags |= sim::kFence;
@@ -460,6 +462,12 @@ void Runner::on_link(Words& words) {
   const std::string way = words.need("'up' or 'down'");
   if (way != "up" && way != "down") complain("a link is 'up' or 'down'");
   host().set_link(way == "up");
+}
+
+void Runner::on_transmit(Words& words) {
+  const std::string way = words.need("'full' or 'free'");
+  if (way != "full" && way != "free") complain("the transmit queue is 'full' or 'free'");
+  host().block_transmit(way == "full");
 }
 
 void Runner::on_verdict(Words& words) {

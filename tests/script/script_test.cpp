@@ -106,7 +106,7 @@ std::vector<Alteration> alterations_of(const std::string& line) {
       const std::string key = words[at].substr(0, equals);
       if (verb == "mem" && key == "len") continue;  // how much is looked at
       const std::string value = other_value(key, words[at].substr(equals + 1));
-      if (!value.empty()) alter(at, key + "=" + value, key);
+      if (!value.empty()) alter(at, std::string(key).append("=").append(value), key);
     } else if (verb == ">" && at == verb_at + 1) {
       alter(at, what == "CNP" ? "RC_ACKNOWLEDGE" : "CNP", "opcode");
     } else if (words[at] == "ackreq") {
@@ -132,6 +132,7 @@ TEST_CASE("every expectation of every script matters: altered, it fails and is n
   std::size_t count = 0;
   for (const ScriptFile& file : script_files()) {
     const std::vector<std::string> lines = lines_of(file.read());
+    if (run(joined(lines, '\n'))) continue;  // its own test case tells
     for (std::size_t i = 0; i < lines.size(); ++i) {
       for (const Alteration& alteration : alterations_of(lines[i])) {
         std::vector<std::string> altered = lines;
@@ -156,6 +157,7 @@ TEST_CASE("a line left out of a script is missed") {
   constexpr std::string_view kExpecting[] = {"> ", "cq: ", "event: "};
   for (const ScriptFile& file : script_files()) {
     const std::vector<std::string> lines = lines_of(file.read());
+    if (run(joined(lines, '\n'))) continue;  // its own test case tells
     for (std::size_t i = 0; i < lines.size(); ++i) {
       const std::string& line = lines[i];
       const bool expects =
