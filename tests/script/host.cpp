@@ -172,11 +172,10 @@ void Host::pass() {
 
 void Host::advance(Time end, const std::function<bool()>& stop) {
   while (now_ < end && !stop()) {
-    // A poll loop would call far more often; once a gap is enough for the engine to see that the daemon runs, and once a
-    // microsecond while work is ready that the device does not take.
-    const Time due = engine_->next_deadline();
-    const Time next = due > now_ ? due : now_ + std::chrono::microseconds(1);
-    now_ = std::min({end, now_ + options_.daemon_gap, next});
+    // A poll loop would call far more often; once a gap is enough for the engine to see that the daemon runs.
+    // Where nothing can be sent the deadline has come already, and stays.
+    const Duration least = sink_->is_blocked ? Duration(std::chrono::microseconds(100)) : Duration(1);
+    now_ = std::min({end, now_ + options_.daemon_gap, std::max(engine_->next_deadline(), now_ + least)});
     pass();
   }
 }
