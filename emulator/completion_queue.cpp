@@ -9,6 +9,20 @@
 
 namespace roci::emulator {
 
+bool move_to(CompletionQueue& cq, std::span<std::byte> bytes, RingShape shape) {
+  const std::uint32_t first = cq.ring.load_consumer();
+  const std::uint32_t count = cq.ring.distance(first, cq.producer);
+  if (count >= shape.slots) return false;
+  Ring moved{bytes, shape};
+  for (std::uint32_t i = 0; i < count; ++i)
+    std::memcpy(moved.element(i), cq.ring.element(first + i), sizeof(RingCqe));
+  moved.store_producer(count);
+  cq.ring = moved;
+  cq.producer = count;
+  cq.consumer = 0;
+  return true;
+}
+
 void Completer::complete(CompletionQueue& cq, const RingCqe& cqe, bool wakes, Counters& counters) {
   if (cq.is_overrun) {
     ++counters.cq_overruns;

@@ -4,7 +4,9 @@
 // completions, and its QPs go to ERR [IBTA C11-37, C9-218]. Thread rule: the engine's thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 
 #include "emulator/event_queue.h"
@@ -30,6 +32,10 @@ struct CompletionQueue {
   EventSource events;
   OwnedNode<CompletionQueue> dirty_node{*this};
 };
+
+// Moves what the application has not taken, in order, into another ring; the old one is not touched again.
+// False: it does not fit, and nothing has changed. The application must not poll meanwhile.
+[[nodiscard]] bool move_to(CompletionQueue& cq, std::span<std::byte> bytes, RingShape shape);
 
 class Completer {
  public:

@@ -165,13 +165,14 @@ Outcome dealloc_mw(Shard& shard, Context& context, MwHandle handle) {
 
 // ---- CQs -------------------------------------------------------------------------------------------
 
+bool is_cq_ring(const DeviceLimits& limits, std::span<std::byte> ring, std::uint32_t slots) {
+  return std::has_single_bit(slots) && slots <= std::bit_ceil(limits.max_cqe + 1) &&
+         fits<RingHeader>(ring, RingShape{kLog2CqeBytes, slots}.bytes());
+}
+
 Outcome create_cq(Shard& shard, Context& context, const CreateCq& command) {
   const DeviceLimits& limits = shard.config.limits;
-  const bool is_power = command.slots != 0 && (command.slots & (command.slots - 1)) == 0;
-  if (!is_power || command.slots > std::bit_ceil(limits.max_cqe + 1))
-    return refuse(std::errc::invalid_argument);
-  const RingShape shape{kLog2CqeBytes, command.slots};
-  if (!fits<RingHeader>(command.ring, shape.bytes())) return refuse(std::errc::invalid_argument);
+  if (!is_cq_ring(limits, command.ring, command.slots)) return refuse(std::errc::invalid_argument);
   Nic& nic = *shard.nics[context.nic.index];
   if (nic.cq_count == limits.max_cq || context.cqs.next_handle() >= kMaxCqsPerContext) {
     return refuse(std::errc::not_enough_memory);
@@ -180,13 +181,20 @@ Outcome create_cq(Shard& shard, Context& context, const CreateCq& command) {
   auto cq = std::make_unique<CompletionQueue>();
   cq->context = &context;
   cq->handle = context.cqs.next_handle();
-  cq->ring = Ring{command.ring, shape};
+  cq->ring = Ring{command.ring, RingShape{kLog2CqeBytes, command.slots}};
   cq->events.context = context.id;
   cq->events.user_handle = command.user_handle;
   cq->events.channel = command.channel;
   cq->events.object = cq->handle;
   __atomic_store_n(&context.control->cq_arm[cq->handle], 0U, __ATOMIC_RELAXED);
   return {{}, CqHandle{context.cqs.add(std::move(cq)).handle}};
+}
+
+Outcome resize_cq(Shard& shard, Context& context, const ResizeCq& command) {
+  CompletionQueue* const cq = context.cqs.find(command.cq.value);
+  const bool is_done = cq != nullptr && is_cq_ring(shard.config.limits, command.ring, command.slots) &&
+                       move_to(*cq, command.ring, RingShape{kLog2CqeBytes, command.slots});
+  return refuse(is_done ? std::errc{} : std::errc::invalid_argument);
 }
 
 Outcome destroy_cq(Shard& shard, Context& context, CqHandle handle) {
@@ -779,6 +787,7 @@ std::optional<Outcome> dispatch(Shard& shard, Context& context, CommandId id, Co
 
 void execute(Shard& shard, CommandId id, Command&& command, Time now) {
   std::optional<Outcome> outcome;
+          [&](const ResizeCq& c) -> std::optional<Outcome> { return resize_cq(shard, context, c); },
   if (const auto* open = std::get_if<OpenContext>(&command.body)) {
     outcome = open_context(shard, *open);
   } else if (std::holds_alternative<Inspect>(command.body)) {

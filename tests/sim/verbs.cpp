@@ -230,6 +230,14 @@ std::unique_ptr<Cq> Client::create_cq(std::uint32_t entries, std::uint64_t user_
   return cq;
 }
 
+RingMemory Client::resize(Cq& cq, std::uint32_t entries) {
+  const RingShape shape = cq_ring_shape(entries);
+  RingMemory ring(shape.bytes());
+  must("resize_cq", transact(ResizeCq{cq.handle(), ring.bytes(), shape.slots}));
+  std::swap(cq.ring_, ring);
+  return ring;
+}
+
 std::unique_ptr<Qp> Client::create_qp(Cq& send_cq, Cq& recv_cq, const QpOptions& options) {
   auto qp = std::make_unique<Qp>();
   const QpCapabilities& caps = options.capabilities;

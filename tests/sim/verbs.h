@@ -259,6 +259,8 @@ class Client {
 
   std::unique_ptr<Cq> create_cq(std::uint32_t entries, std::uint64_t user_handle = 0,
                                 std::uint64_t channel = 0);
+  // The CQ goes on in another ring; returns the old one.
+  RingMemory resize(Cq& cq, std::uint32_t entries);
   std::unique_ptr<Qp> create_qp(Cq& send_cq, Cq& recv_cq, const QpOptions& options = {});
   // The errno of one step; RESET to INIT, INIT to RTR, RTR to RTS.
   std::errc to_init(Qp& qp, std::uint32_t access);
