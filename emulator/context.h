@@ -12,6 +12,7 @@
 #include "emulator/memory_region.h"
 #include "emulator/memory_window.h"
 #include "emulator/qp.h"
+#include "emulator/shared_receive_queue.h"
 #include "emulator/slot_map.h"
 
 namespace roci::emulator {
@@ -25,6 +26,7 @@ struct Context {
   SlotMap<MemoryRegion> regions;
   SlotMap<MemoryWindow> windows;
   SlotMap<CompletionQueue> cqs;
+  SlotMap<SharedReceiveQueue> srqs;
   SlotMap<Qp> qps;
   SlotMap<AddressHandle> ahs;
   std::uint64_t private_bytes = 0;  // of its QPs' work queues

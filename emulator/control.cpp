@@ -207,6 +207,83 @@ Outcome destroy_cq(Shard& shard, Context& context, CqHandle handle) {
   return {{}, counts};
 }
 
+// ---- SRQs ------------------------------------------------------------------------------------------
+
+std::errc check_srq_size(const DeviceLimits& limits, std::uint32_t max_wr, std::uint32_t max_sge,
+                         std::span<std::byte> ring) {
+  const bool is_ok = max_wr > 0 && max_wr <= limits.max_srq_wr && max_sge <= limits.max_srq_sge &&
+                     fits<RingHeader>(ring, srq_ring_shape(max_wr, max_sge).bytes());
+  return is_ok ? std::errc{} : std::errc::invalid_argument;
+}
+
+Outcome create_srq(Shard& shard, Context& context, const CreateSrq& command) {
+  const DeviceLimits& limits = shard.config.limits;
+  Pd* const pd = context.pds.find(command.pd.value);
+  if (pd == nullptr || command.limit > command.max_wr) return refuse(std::errc::invalid_argument);
+  const std::errc error = check_srq_size(limits, command.max_wr, command.max_sge, command.ring);
+  if (error != std::errc{}) return refuse(error);
+  Nic& nic = *shard.nics[context.nic.index];
+  const std::size_t tail = command.max_sge * sizeof(RingSge);
+  const std::uint64_t bytes = WorkQueue<RecvWqe>::bytes_needed(kTakenSlots, tail);
+  const bool has_room = context.private_bytes + bytes <= shard.config.context_memory_bytes;
+  if (nic.srq_count == limits.max_srq || !has_room) return refuse(std::errc::not_enough_memory);
+  auto srq = std::make_unique<SharedReceiveQueue>();
+  srq->context = &context;
+  srq->handle = context.srqs.next_handle();
+  srq->pd = pd;
+  srq->max_wr = command.max_wr;
+  srq->max_sge = command.max_sge;
+  srq->limit = command.limit;
+  srq->private_bytes = bytes;
+  srq->ring = Ring{command.ring, srq_ring_shape(command.max_wr, command.max_sge)};
+  srq->returned = WorkQueue<RecvWqe>{Ring::without_memory(kTakenSlots), tail};
+  srq->events.context = context.id;
+  srq->events.user_handle = command.user_handle;
+  srq->events.object = srq->handle;
+  ++nic.srq_count;
+  ++pd->users;
+  context.private_bytes += bytes;
+  return {{}, SrqHandle{context.srqs.add(std::move(srq)).handle}};
+}
+
+// One invalid attribute, and nothing changes [IBTA 11.2.3.3].
+Outcome modify_srq(const Shard& shard, Context& context, const ModifySrq& command) {
+  SharedReceiveQueue* const srq = context.srqs.find(command.srq.value);
+  if (srq == nullptr) return refuse(std::errc::invalid_argument);
+  const bool moves = !command.ring.empty();
+  const std::uint32_t max_wr = moves ? command.max_wr : srq->max_wr;
+  const std::uint32_t limit = command.limit.value_or(srq->limit);
+  if (limit > max_wr) return refuse(std::errc::invalid_argument);
+  if (moves) {
+    const std::errc error = check_srq_size(shard.config.limits, max_wr, srq->max_sge, command.ring);
+    if (error != std::errc{}) return refuse(error);
+    if (srq->ring.distance(srq->consumer, srq->ring.load_producer()) > max_wr)
+      return refuse(std::errc::invalid_argument);
+    move_to(*srq, Ring{command.ring, srq_ring_shape(max_wr, srq->max_sge)});
+  }
+  srq->max_wr = max_wr;
+  srq->limit = limit;
+  return {};
+}
+
+Outcome query_srq(const Context& context, SrqHandle handle) {
+  const SharedReceiveQueue* const srq = context.srqs.find(handle.value);
+  if (srq == nullptr) return refuse(std::errc::invalid_argument);
+  return {{}, QuerySrqReply{srq->max_wr, srq->max_sge, srq->limit}};
+}
+
+Outcome destroy_srq(Shard& shard, Context& context, SrqHandle handle) {
+  const SharedReceiveQueue* const srq = context.srqs.find(handle.value);
+  if (srq == nullptr) return refuse(std::errc::invalid_argument);
+  if (srq->users > 0) return refuse(std::errc::device_or_resource_busy);
+  const EventCounts counts = srq->events.handed_out;
+  --srq->pd->users;
+  --shard.nics[context.nic.index]->srq_count;
+  context.private_bytes -= srq->private_bytes;
+  context.srqs.remove(handle.value);
+  return {{}, counts};
+}
+
 // ---- QPs: create, destroy --------------------------------------------------------------------------
 
 proto::Qpn draw_qpn(Shard& shard) {
@@ -244,15 +321,18 @@ Outcome create_qp(Shard& shard, Context& context, const CreateQp& command) {
     return refuse(error);
   const RingShape send_shape = send_ring_shape(cap);
   const RingShape recv_shape = recv_ring_shape(cap);
-  if (!fits<RingHeader>(command.send_ring, send_shape.bytes()) ||
-      !fits<RingHeader>(command.recv_ring, recv_shape.bytes())) {
+  SharedReceiveQueue* const srq = command.srq ? context.srqs.find(command.srq->value) : nullptr;
+  if ((command.srq.has_value() && srq == nullptr) ||
+      !fits<RingHeader>(command.send_ring, send_shape.bytes()) ||
+      (srq == nullptr && !fits<RingHeader>(command.recv_ring, recv_shape.bytes()))) {
     return refuse(std::errc::invalid_argument);
   }
   Nic& nic = *shard.nics[context.nic.index];
   const std::size_t send_tail = send_tail_bytes(cap);
-  const std::size_t recv_tail = cap.max_recv_sge * sizeof(RingSge);
-  const std::uint64_t bytes = WorkQueue<SendWqe>::bytes_needed(send_shape, send_tail) +
-                              WorkQueue<RecvWqe>::bytes_needed(recv_shape, recv_tail);
+  const std::size_t recv_tail = (srq != nullptr ? srq->max_sge : cap.max_recv_sge) * sizeof(RingSge);
+  const std::uint32_t recv_slots = srq != nullptr ? kTakenSlots : recv_shape.slots;
+  const std::uint64_t bytes = WorkQueue<SendWqe>::bytes_needed(send_shape.slots, send_tail) +
+                              WorkQueue<RecvWqe>::bytes_needed(recv_slots, recv_tail);
   const bool is_full =
       nic.qp_count == shard.config.limits.max_qp || context.qps.next_handle() >= kMaxQpsPerContext;
   if (is_full || context.private_bytes + bytes > shard.config.context_memory_bytes) {
@@ -263,6 +343,8 @@ Outcome create_qp(Shard& shard, Context& context, const CreateQp& command) {
   qp.pd = pd;
   qp.send_cq = send_cq;
   qp.recv_cq = recv_cq;
+  qp.srq = srq;
+  qp.recv_pd = srq != nullptr ? srq->pd : pd;
   qp.nic = context.nic;
   qp.type = static_cast<QpType>(command.type);
   qp.service = *service;
@@ -270,7 +352,9 @@ Outcome create_qp(Shard& shard, Context& context, const CreateQp& command) {
   qp.signal_all = command.sq_signal_all;
   qp.attributes.capabilities = cap;
   qp.sq = WorkQueue<SendWqe>{Ring{command.send_ring, send_shape}, send_tail};
-  qp.rq = WorkQueue<RecvWqe>{Ring{command.recv_ring, recv_shape}, recv_tail};
+  const Ring recv_ring =
+      srq != nullptr ? Ring::without_memory(recv_slots) : Ring{command.recv_ring, recv_shape};
+  qp.rq = WorkQueue<RecvWqe>{recv_ring, recv_tail};
   qp.private_bytes = bytes;
   qp.events.context = context.id;
   qp.events.user_handle = command.user_handle;
@@ -279,6 +363,7 @@ Outcome create_qp(Shard& shard, Context& context, const CreateQp& command) {
   ++pd->users;
   ++send_cq->users;
   ++recv_cq->users;
+  if (srq != nullptr) ++srq->users;
   context.private_bytes += bytes;
   shard.qps.insert(qp.qpn.value(), qp);
   shard.timers.reserve(shard.qps.size());
@@ -306,6 +391,7 @@ EventCounts remove_qp(Shard& shard, Qp& qp) {
   --qp.pd->users;
   --qp.send_cq->users;
   --qp.recv_cq->users;
+  if (qp.srq != nullptr) --qp.srq->users;
   context.private_bytes -= qp.private_bytes;
   const EventCounts counts = qp.events.handed_out;
   context.qps.remove(qp.handle);
@@ -464,6 +550,8 @@ Outcome close_context(Shard& shard, Context& context) {
     static_cast<void>(destroy_ah(shard, context, {handle}));
   for (const std::uint32_t handle : context.cqs.handles())
     static_cast<void>(destroy_cq(shard, context, {handle}));
+  for (const std::uint32_t handle : context.srqs.handles())
+    static_cast<void>(destroy_srq(shard, context, {handle}));
   for (const std::uint32_t handle : context.windows.handles())
     static_cast<void>(dealloc_mw(shard, context, {handle}));
   for (const std::uint32_t handle : context.regions.handles())
@@ -555,9 +643,11 @@ void reset(Shard& shard, Qp& qp) {
   qp.reply = {};
   qp.headers = {};
   qp.requester.sq_consumer = qp.requester.sq_fetched = qp.requester.send_index = qp.sq.ring.load_producer();
-  qp.responder.rq_consumer = qp.rq.ring.load_producer();
+  if (qp.srq == nullptr) {
+    qp.responder.rq_consumer = qp.rq.ring.load_producer();
+    qp.rq.ring.store_consumer(qp.responder.rq_consumer);
+  }
   qp.sq.ring.store_consumer(qp.requester.sq_consumer);
-  qp.rq.ring.store_consumer(qp.responder.rq_consumer);
   const QpCapabilities cap = qp.attributes.capabilities;
   qp.attributes = {};
   qp.attributes.capabilities = cap;
@@ -693,7 +783,8 @@ QpSnapshot snapshot_of(const Qp& qp) {
   snapshot.oldest_unacked_psn = qp.requester.oldest_unacked_psn;
   snapshot.expected_psn = qp.responder.expected_psn;
   snapshot.send_queue_depth = qp.sq.ring.distance(qp.requester.sq_consumer, qp.sq.ring.load_producer());
-  snapshot.recv_queue_depth = qp.rq.ring.distance(qp.responder.rq_consumer, qp.rq.ring.load_producer());
+  if (qp.srq == nullptr)
+    snapshot.recv_queue_depth = qp.rq.ring.distance(qp.responder.rq_consumer, qp.rq.ring.load_producer());
   snapshot.packets_sent = qp.statistics.packets_sent;
   snapshot.packets_received = qp.statistics.packets_received;
   snapshot.bytes_sent = qp.statistics.bytes_sent;
@@ -733,6 +824,9 @@ Outcome inspect(const Shard& shard) {
                                window.length_bytes,
                                window.access});
     });
+    context.srqs.for_each([&](const SharedReceiveQueue& srq) {
+      snapshot->srqs.push_back({context.id, {srq.handle}, srq.max_wr, srq.limit, srq.depth(), srq.users});
+    });
     context.cqs.for_each([&](const CompletionQueue& cq) {
       snapshot->cqs.push_back({context.id,
                                {cq.handle},
@@ -766,6 +860,10 @@ std::optional<Outcome> dispatch(Shard& shard, Context& context, CommandId id, Co
           [&](const DeallocPd& c) -> std::optional<Outcome> { return dealloc_pd(shard, context, c.pd); },
           [&](const RegMr& c) -> std::optional<Outcome> { return reg_mr(shard, context, c); },
           [&](const DeregMr& c) -> std::optional<Outcome> { return dereg_mr(shard, context, c.mr); },
+          [&](const CreateSrq& c) -> std::optional<Outcome> { return create_srq(shard, context, c); },
+          [&](const ModifySrq& c) -> std::optional<Outcome> { return modify_srq(shard, context, c); },
+          [&](const QuerySrq& c) -> std::optional<Outcome> { return query_srq(context, c.srq); },
+          [&](const DestroySrq& c) -> std::optional<Outcome> { return destroy_srq(shard, context, c.srq); },
           [&](const AllocMw& c) -> std::optional<Outcome> { return alloc_mw(shard, context, c); },
           [&](const DeallocMw& c) -> std::optional<Outcome> { return dealloc_mw(shard, context, c.mw); },
           [&](const CreateCq& c) -> std::optional<Outcome> { return create_cq(shard, context, c); },

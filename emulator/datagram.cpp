@@ -70,7 +70,7 @@ std::uint32_t receive_index(const Qp& qp) { return qp.rq.ring.distance(1, qp.res
 bool place_message(Shard& shard, Qp& qp, const proto::RoceView& view, ReceiveBatch& batch) {
   static const std::array<std::byte, kGrhAreaBytes> kZeros{};
   const auto place = [&](std::uint32_t offset, std::span<const std::byte> bytes, bool ends_message) {
-    return add_sge_ops(shard, qp, qp.rq.sges(receive_index(qp)), SgeUse::kScatter, offset,
+    return add_sge_ops(shard, qp, qp.rq.sges(receive_index(qp)), SgeUse::kReceive, offset,
                        static_cast<std::uint32_t>(bytes.size()),
                        const_cast<std::byte*>(bytes.data()),  // kWrite does not modify it
                        ends_message, batch.ops);
@@ -158,7 +158,7 @@ DropReason decide_datagram(Shard& shard, Qp& qp, const proto::RoceView& view, Re
 
 void apply_datagram(Shard& shard, Qp& qp, const ReceivedPacket& packet) {
   const RequestEffect& effect = packet.request;
-  if (effect.takes_receive) qp.rq.ring.store_consumer(effect.rq_consumer);
+  if (effect.takes_receive) free_receive_slot(qp, effect.rq_consumer);
   if (effect.completes_receive)
     complete_datagram(shard, qp, qp.rq.ring.distance(1, effect.rq_consumer), effect);
   if (effect.is_fatal) enter_error(shard, qp);
@@ -168,7 +168,7 @@ void fail_datagram(Shard& shard, Qp& qp, const ReceivedPacket& packet) {
   ++shard.nic_of(qp).counters.memory_faults;
   qp.responder.rq_consumer = packet.request.rq_consumer;
   qp.responder.has_receive = false;
-  if (packet.request.takes_receive) qp.rq.ring.store_consumer(packet.request.rq_consumer);
+  if (packet.request.takes_receive) free_receive_slot(qp, packet.request.rq_consumer);
   RequestEffect effect;
   effect.status = WcStatus::kLocalProtectionError;
   complete_datagram(shard, qp, receive_index(qp), effect);

@@ -13,6 +13,7 @@
 #include "emulator/requester.h"
 #include "emulator/responder.h"
 #include "emulator/shard.h"
+#include "emulator/shared_receive_queue.h"
 #include "emulator/transmit_batch.h"
 #include "emulator/unreliable_connection.h"
 #include "proto/roce_view.h"
@@ -254,6 +255,7 @@ void Engine::Impl::apply(Time now) {
     Qp& qp = *packet.qp;
     if (qp.is_cancelled) {
       packet.verdict = DropReason::kCancelled;
+      return_shared_receive(qp, packet.request);
       continue;
     }
     const MemoryOp::Result outcome = outcome_of(batch.ops, packet.first_op, packet.op_count);
@@ -281,6 +283,7 @@ void Engine::Impl::apply(Time now) {
   }
   for (Qp* qp : batch.touched) {
     qp->is_touched = qp->is_cancelled = false;
+    if (qp->srq != nullptr) check_limit(*this, *qp->srq);
     update_timer(*qp);
   }
   batch.touched.clear();

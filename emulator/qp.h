@@ -70,6 +70,8 @@ struct Responder {
   std::uint64_t resources_taken = 0;  // READs and ATOMICs so far; the n-th is resources[n % size]
 };
 
+struct SharedReceiveQueue;
+
 struct Speculation {
   Requester requester;
   Responder responder;
@@ -115,6 +117,8 @@ struct Qp {
   Pd* pd = nullptr;
   CompletionQueue* send_cq = nullptr;
   CompletionQueue* recv_cq = nullptr;
+  SharedReceiveQueue* srq = nullptr;  // then `rq` has private slots only, for what was taken from it
+  Pd* recv_pd = nullptr;              // of the receives: the SRQ's or its own
   NicId nic;
   QpType type = QpType::kRc;
   proto::Service service = proto::Service::kRc;  // of the type; kUd for QP1, too

@@ -60,6 +60,7 @@ void enter_send_error(Shard& shard, Qp& qp) {
 }
 
 void enter_error(Shard& shard, Qp& qp, bool keep_responses) {
+  const bool is_new = qp.state != QpState::kErr;
   set_state(shard, qp, QpState::kErr);
   qp.failed = true;
   qp.answers_in_error = keep_responses;
@@ -76,6 +77,8 @@ void enter_error(Shard& shard, Qp& qp, bool keep_responses) {
     flush_one(shard, qp, *qp.recv_cq, qp.rq[qp.rq.ring.distance(1, qp.responder.rq_consumer)].wr_id);
   }
   flush(shard, qp);
+  // What it had taken is flushed, and it takes no more [IBTA o11-5.2.5].
+  if (is_new && qp.srq != nullptr) shard.events.raise(qp.events, EventKind::kQpLastWqeReached);
 }
 
 void complete_send(Shard& shard, Qp& qp, std::uint32_t index, WcStatus status) {
@@ -117,7 +120,7 @@ bool flush(Shard& shard, Qp& qp) {
     found = true;
   }
   if (found) qp.sq.ring.store_consumer(r.sq_consumer);
-  if (qp.state == QpState::kSqe) return found;
+  if (qp.state == QpState::kSqe || qp.srq != nullptr) return found;
 
   std::uint32_t& taken = qp.responder.rq_consumer;
   const std::uint32_t first_taken = taken;

@@ -258,7 +258,7 @@ bool place_payload(const Request& q, const Location& where) {
   const std::uint32_t bytes = q.payload_bytes();
   if (q.info.operation == Operation::kSend) {
     q.effect().fills_receive = true;
-    return add_sge_ops(q.shard, q.qp, q.qp.rq.sges(q.receive_index()), SgeUse::kScatter, r.message_bytes,
+    return add_sge_ops(q.shard, q.qp, q.qp.rq.sges(q.receive_index()), SgeUse::kReceive, r.message_bytes,
                        bytes, q.payload(), q.info.ends_message(), q.batch.ops);
   }
   if (bytes == 0) return true;
@@ -665,7 +665,7 @@ DropReason decide_request(Shard& shard, Qp& qp, const proto::RoceView& view, Rec
 void apply_request(Shard& shard, Qp& qp, const ReceivedPacket& packet, const ReceiveBatch& batch) {
   const RequestEffect& effect = packet.request;
   if (effect.establishes && qp.state == QpState::kRtr) shard.events.raise(qp.events, EventKind::kCommEst);
-  if (effect.takes_receive) qp.rq.ring.store_consumer(effect.rq_consumer);
+  if (effect.takes_receive) free_receive_slot(qp, effect.rq_consumer);
   if (effect.is_fatal) {
     raise_fatal(shard, qp, effect);
     return;
@@ -693,7 +693,7 @@ DropReason fail_request(Shard& shard, Qp& qp, const ReceivedPacket& packet) {
   if (packet.request.takes_receive) {  // as the packet did
     r.rq_consumer = packet.request.rq_consumer;
     r.has_receive = true;
-    qp.rq.ring.store_consumer(r.rq_consumer);
+    free_receive_slot(qp, r.rq_consumer);
   }
   if (!is_reliable && !packet.request.fills_receive) {
     r.in_message = false;

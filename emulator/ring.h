@@ -27,8 +27,16 @@ class Ring {
     std::memcpy(base_, &header, sizeof header);
   }
 
+  // Indices only: for private slots that are filled from elsewhere.
+  [[nodiscard]] static Ring without_memory(std::uint32_t slots) {
+    Ring ring;
+    ring.mask_ = slots - 1;
+    return ring;
+  }
+
   [[nodiscard]] std::uint32_t mask() const { return mask_; }
   [[nodiscard]] std::uint32_t slots() const { return mask_ + 1; }
+  [[nodiscard]] std::size_t element_bytes() const { return std::size_t{1} << shift_; }
   [[nodiscard]] std::byte* element(std::uint32_t index) const {
     return base_ + kRingDataOffset + (std::size_t{index & mask_} << shift_);
   }

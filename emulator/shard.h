@@ -4,6 +4,7 @@
 // and engine (the passes). Thread rule: the engine's thread.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -32,6 +33,8 @@ inline constexpr std::size_t kMaxTimerVisits = 256;       // expirations handled
 inline constexpr std::uint32_t kMaxFlushPerVisit = 256;   // WQEs of one queue of a QP flushed at once
 inline constexpr std::uint32_t kMaxLocalOperations = 64;  // binds and invalidations of a QP run at once
 inline constexpr std::int32_t kQuantumBytes = 16 * 1024;  // what a QP may send each time its turn comes
+// Private slots for receives from an SRQ: one for each packet of a batch, one that an earlier message holds.
+inline constexpr std::uint32_t kTakenSlots = std::bit_ceil(static_cast<std::uint32_t>(kMaxRxBurst) + 1);
 // post_recv rings no doorbell, so queues of QPs in ERR are looked at again this often while the engine is
 // idle; the interval doubles while nothing is found.
 inline constexpr Duration kMinErrorPoll = std::chrono::milliseconds(1);
@@ -56,7 +59,8 @@ struct Nic {
   MulticastGroups groups;          // of the shard's QPs
   std::uint64_t seen_changes = 0;  // of the neighbours
   Counters counters;
-  std::uint32_t qp_count = 0, cq_count = 0, mr_count = 0, mw_count = 0, pd_count = 0, ah_count = 0;
+  std::uint32_t qp_count = 0, cq_count = 0, mr_count = 0, mw_count = 0, pd_count = 0, ah_count = 0,
+                srq_count = 0;
 };
 
 // A ModifyQp whose reply waits for the neighbour.

@@ -68,14 +68,14 @@ class WorkQueue {
   WorkQueue(Ring shared, std::size_t tail_bytes)
       : ring(shared), stride_(stride(tail_bytes)), slots_(new std::byte[stride_ * shared.slots()]) {}
 
-  [[nodiscard]] static std::size_t bytes_needed(const RingShape& shape, std::size_t tail_bytes) {
-    return stride(tail_bytes) * shape.slots;
+  [[nodiscard]] static std::size_t bytes_needed(std::uint32_t slots, std::size_t tail_bytes) {
+    return stride(tail_bytes) * slots;
   }
   [[nodiscard]] Header& operator[](std::uint32_t index) const {
     return *std::launder(reinterpret_cast<Header*>(slot(index)));
   }
   // Starts a new life of the slot.
-  Header& renew(std::uint32_t index) { return *new (slot(index)) Header{}; }
+  Header& renew(std::uint32_t index) const { return *new (slot(index)) Header{}; }
   [[nodiscard]] std::byte* tail(std::uint32_t index) const { return slot(index) + sizeof(Header); }
   [[nodiscard]] std::span<const RingSge> sges(std::uint32_t index) const {
     return {reinterpret_cast<const RingSge*>(tail(index)), (*this)[index].num_sge};

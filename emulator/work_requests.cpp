@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "emulator/memory_window.h"
+#include "emulator/shared_receive_queue.h"
 #include "proto/psn.h"
 
 namespace roci::emulator {
@@ -43,11 +44,11 @@ std::uint64_t total_bytes(std::span<const RingSge> sges) {
   return sum;
 }
 
-bool keys_grant(const Shard& shard, const Qp& qp, std::span<const RingSge> sges, std::uint32_t access) {
+bool keys_grant(const Shard& shard, const Pd& pd, std::span<const RingSge> sges, std::uint32_t access) {
   return std::all_of(sges.begin(), sges.end(), [&](const RingSge& sge) {
     Location where;
     return sge.length_bytes == 0 ||
-           shard.keys.resolve(qp.pd, proto::Lkey{sge.lkey}, access, sge.address, sge.length_bytes, where);
+           shard.keys.resolve(&pd, proto::Lkey{sge.lkey}, access, sge.address, sge.length_bytes, where);
   });
 }
 
@@ -70,7 +71,7 @@ WcStatus judge(const Shard& shard, const Qp& qp, std::uint32_t index, SendWqe& w
     if (total != sizeof(std::uint64_t)) return WcStatus::kLocalLengthError;
   }
   const std::uint32_t access = wqe.is_rd_atomic() ? kAccessLocalWrite : 0U;
-  return keys_grant(shard, qp, sges, access) ? WcStatus::kSuccess : WcStatus::kLocalProtectionError;
+  return keys_grant(shard, *qp.pd, sges, access) ? WcStatus::kSuccess : WcStatus::kLocalProtectionError;
 }
 
 // What the request is aimed at, from its union.
@@ -172,33 +173,42 @@ bool fetch_send(Shard& shard, Qp& qp) {
 }
 
 bool take_receive(Shard& shard, Qp& qp) {
-  Responder& r = qp.responder;
+  if (qp.srq != nullptr) return take_shared_receive(shard, qp);
+  std::uint32_t& index = qp.responder.rq_consumer;
   const Ring& ring = qp.rq.ring;
-  const std::uint32_t index = r.rq_consumer;
   if (ring.load_producer() == index) return false;
-  RingRecvWqe shared;
-  const std::byte* const element = ring.element(index);
-  std::memcpy(&shared, element, sizeof shared);
-  RecvWqe& wqe = qp.rq.renew(index);
-  wqe.wr_id = shared.wr_id;
-  if (shared.dma.num_sge > qp.attributes.capabilities.max_recv_sge) {
-    wqe.local_error = WcStatus::kLocalQpOperationError;
-  } else {
-    wqe.num_sge = shared.dma.num_sge;
-    std::memcpy(qp.rq.tail(index), element + sizeof shared, wqe.num_sge * sizeof(RingSge));
-    wqe.capacity_bytes = total_bytes(qp.rq.sges(index));
-    if (!keys_grant(shard, qp, qp.rq.sges(index), kAccessLocalWrite))
-      wqe.local_error = WcStatus::kLocalProtectionError;
-  }
-  r.rq_consumer = ring.after(index);
+  copy_receive(shard, *qp.pd, qp.attributes.capabilities.max_recv_sge, ring.element(index), qp.rq, index);
+  index = ring.after(index);
   return true;
+}
+
+void free_receive_slot(Qp& qp, std::uint32_t rq_consumer) {
+  if (qp.srq == nullptr) qp.rq.ring.store_consumer(rq_consumer);
+}
+
+void copy_receive(const Shard& shard, const Pd& pd, std::uint32_t max_sge, const std::byte* element,
+                  const WorkQueue<RecvWqe>& to, std::uint32_t index) {
+  RingRecvWqe shared;
+  std::memcpy(&shared, element, sizeof shared);
+  RecvWqe& wqe = to.renew(index);
+  wqe.wr_id = shared.wr_id;
+  if (shared.dma.num_sge > max_sge) {
+    wqe.local_error = WcStatus::kLocalQpOperationError;
+    return;
+  }
+  wqe.num_sge = shared.dma.num_sge;
+  std::memcpy(to.tail(index), element + sizeof shared, wqe.num_sge * sizeof(RingSge));
+  wqe.capacity_bytes = total_bytes(to.sges(index));
+  if (!keys_grant(shard, pd, to.sges(index), kAccessLocalWrite))
+    wqe.local_error = WcStatus::kLocalProtectionError;
 }
 
 bool add_sge_ops(const Shard& shard, const Qp& qp, std::span<const RingSge> sges, SgeUse use,
                  std::uint64_t offset, std::uint32_t length, std::byte* local, bool ends_message,
                  std::vector<MemoryOp>& ops) {
   const std::size_t before = ops.size();
-  const std::uint32_t access = use == SgeUse::kScatter ? kAccessLocalWrite : 0U;
+  const std::uint32_t access = use == SgeUse::kGather ? 0U : kAccessLocalWrite;
+  const Pd* const pd = use == SgeUse::kReceive ? qp.recv_pd : qp.pd;
   for (const RingSge& sge : sges) {
     if (length == 0) break;
     if (offset >= sge.length_bytes) {
@@ -208,8 +218,8 @@ bool add_sge_ops(const Shard& shard, const Qp& qp, std::span<const RingSge> sges
     const auto piece = static_cast<std::uint32_t>(std::min<std::uint64_t>(length, sge.length_bytes - offset));
     MemoryOp op;
     Location where;
-    if (!shard.keys.resolve(qp.pd, proto::Lkey{sge.lkey}, access, sge.address + offset, piece, where)) break;
-    op.kind = use == SgeUse::kScatter ? MemoryOp::Kind::kWrite : MemoryOp::Kind::kRead;
+    if (!shard.keys.resolve(pd, proto::Lkey{sge.lkey}, access, sge.address + offset, piece, where)) break;
+    op.kind = use == SgeUse::kGather ? MemoryOp::Kind::kRead : MemoryOp::Kind::kWrite;
     op.space = where.space;
     op.address = where.address;
     op.order_key = qp.qpn.value();

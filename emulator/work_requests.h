@@ -17,13 +17,20 @@ namespace roci::emulator {
 
 // Copies the next send request, if one was posted, and gives it its PSNs.
 bool fetch_send(Shard& shard, Qp& qp);
-// Takes the next receive, if one was posted: advances rq_consumer of the QP's state (not of the ring).
+// Takes the next receive, if one was posted, from the QP's own queue or the SRQ: advances rq_consumer of the
+// QP's state (not of its ring).
 bool take_receive(Shard& shard, Qp& qp);
+
+// Applies that: the slot in the QP's own ring is free.
+void free_receive_slot(Qp& qp, std::uint32_t rq_consumer);
+// Copies a receive from an element of a shared ring, and judges it.
+void copy_receive(const Shard& shard, const Pd& pd, std::uint32_t max_sge, const std::byte* element,
+                  const WorkQueue<RecvWqe>& to, std::uint32_t index);
 
 // Memory operations for bytes [offset, offset + length) of a list of SGEs; each piece goes to or comes from
 // `local`, one after the other. False, with `ops` as it was: the list is too short, or a key does not grant
 // it.
-enum class SgeUse : std::uint8_t { kGather, kScatter };
+enum class SgeUse : std::uint8_t { kGather, kScatter, kReceive };  // to send, of a response, of a receive
 [[nodiscard]] bool add_sge_ops(const Shard& shard, const Qp& qp, std::span<const RingSge> sges, SgeUse use,
                                std::uint64_t offset, std::uint32_t length, std::byte* local,
                                bool ends_message, std::vector<MemoryOp>& ops);

@@ -145,20 +145,30 @@ bool Qp::ring_doorbell() {
   return true;
 }
 
-bool Qp::post_recv(const RecvWr& wr) {
-  if (state() == QpState::kReset || state() == QpState::kDestroyed) return false;
-  if (wr.sges.size() > capabilities_.max_recv_sge || recv_full()) return false;
-  RingHeader& header = recv_ring_.header();
+namespace {
+
+bool post(RingMemory& ring, std::uint32_t max_sge, const RecvWr& wr) {
+  RingHeader& header = ring.header();
+  if (wr.sges.size() > max_sge || is_full(header)) return false;
   RingRecvWqe wqe{};
   wqe.wr_id = wr.wr_id;
   wqe.dma.length_bytes = wqe.dma.resid = static_cast<std::uint32_t>(length_of(wr.sges));
   wqe.dma.num_sge = static_cast<std::uint32_t>(wr.sges.size());
-  std::byte* slot = recv_ring_.slot(header.producer);
+  std::byte* slot = ring.slot(header.producer);
   std::memcpy(slot, &wqe, sizeof wqe);
   store_sges(slot + kRecvWqeBytes, wr.sges);
   store_release(header.producer, (header.producer + 1) & header.index_mask);
   return true;
 }
+
+}  // namespace
+
+bool Qp::post_recv(const RecvWr& wr) {
+  if (state() == QpState::kReset || state() == QpState::kDestroyed) return false;
+  return post(recv_ring_, capabilities_.max_recv_sge, wr);
+}
+
+bool Srq::post_recv(const RecvWr& wr) { return post(ring_, max_sge_, wr); }
 
 QpState Qp::state() const {
   return static_cast<QpState>(
@@ -253,6 +263,7 @@ std::unique_ptr<Qp> Client::create_qp(Cq& send_cq, Cq& recv_cq, const QpOptions&
   create.type = static_cast<std::uint32_t>(options.type);
   create.sq_signal_all = options.signal_all;
   create.capabilities = caps;
+  create.srq = options.srq;
   create.send_ring = qp->send_ring_.bytes();
   create.recv_ring = qp->recv_ring_.bytes();
   const CommandReply reply = transact(create);
@@ -261,6 +272,25 @@ std::unique_ptr<Qp> Client::create_qp(Cq& send_cq, Cq& recv_cq, const QpOptions&
   qp->handle_ = made.qp;
   qp->qpn_ = made.qpn;
   return qp;
+}
+
+std::unique_ptr<Srq> Client::create_srq(std::uint32_t max_wr, std::uint32_t max_sge,
+                                        std::optional<PdHandle> pd) {
+  auto srq = std::make_unique<Srq>();
+  srq->max_sge_ = max_sge;
+  srq->ring_ = RingMemory(srq_ring_shape(max_wr, max_sge).bytes());
+  const CommandReply reply =
+      transact(CreateSrq{pd.value_or(pd_), max_wr, max_sge, 0, srq->ring_.bytes(), 0x5});
+  must("create_srq", reply);
+  srq->handle_ = std::get<SrqHandle>(reply.body);
+  return srq;
+}
+
+std::errc Srq::resize(Client& client, std::uint32_t max_wr) {
+  RingMemory other(srq_ring_shape(max_wr, max_sge_).bytes());
+  const CommandReply reply = client.transact(ModifySrq{handle_, std::nullopt, max_wr, other.bytes()});
+  if (reply.error == std::errc{}) ring_ = std::move(other);
+  return reply.error;
 }
 
 std::errc Client::to_init(Qp& qp, std::uint32_t access) {

@@ -163,6 +163,21 @@ class Cq {
 
 class Client;
 
+class Srq {
+ public:
+  bool post_recv(const RecvWr& wr);  // false if it is full, or the request does not fit
+  [[nodiscard]] emulator::SrqHandle handle() const { return handle_; }
+  [[nodiscard]] RingMemory& ring() { return ring_; }  // for hostile tests
+  // Moves it; the errno of the command.
+  std::errc resize(Client& client, std::uint32_t max_wr);
+
+ private:
+  friend class Client;
+  emulator::SrqHandle handle_;
+  std::uint32_t max_sge_ = 0;
+  RingMemory ring_;
+};
+
 class Qp {
  public:
   // False if the queue is full, or the caller's work request does not fit the element (the provider's EINVAL
@@ -200,6 +215,7 @@ struct QpOptions {
   bool signal_all = false;
   std::optional<emulator::PdHandle> pd{};  // the client's own by default
   emulator::QpType type = emulator::QpType::kRc;
+  std::optional<emulator::SrqHandle> srq{};
 };
 
 // What a connection needs to know of the other side, and how it is to behave.
@@ -262,6 +278,8 @@ class Client {
   // The CQ goes on in another ring; returns the old one.
   RingMemory resize(Cq& cq, std::uint32_t entries);
   std::unique_ptr<Qp> create_qp(Cq& send_cq, Cq& recv_cq, const QpOptions& options = {});
+  std::unique_ptr<Srq> create_srq(std::uint32_t max_wr, std::uint32_t max_sge = 4,
+                                  std::optional<emulator::PdHandle> pd = std::nullopt);
   // The errno of one step; RESET to INIT, INIT to RTR, RTR to RTS.
   std::errc to_init(Qp& qp, std::uint32_t access);
   std::errc to_rtr(Qp& qp, const ConnectOptions& options);
