@@ -867,6 +867,7 @@ std::optional<Outcome> dispatch(Shard& shard, Context& context, CommandId id, Co
           [&](const AllocMw& c) -> std::optional<Outcome> { return alloc_mw(shard, context, c); },
           [&](const DeallocMw& c) -> std::optional<Outcome> { return dealloc_mw(shard, context, c.mw); },
           [&](const CreateCq& c) -> std::optional<Outcome> { return create_cq(shard, context, c); },
+          [&](const ResizeCq& c) -> std::optional<Outcome> { return resize_cq(shard, context, c); },
           [&](const DestroyCq& c) -> std::optional<Outcome> { return destroy_cq(shard, context, c.cq); },
           [&](const CreateQp& c) -> std::optional<Outcome> { return create_qp(shard, context, c); },
           [&](const ModifyQp& c) -> std::optional<Outcome> { return modify_qp(shard, context, id, c, now); },
@@ -876,7 +877,6 @@ std::optional<Outcome> dispatch(Shard& shard, Context& context, CommandId id, Co
           [&](const AttachMulticast& c) -> std::optional<Outcome> { return attach(shard, context, c, now); },
           [&](const DetachMulticast& c) -> std::optional<Outcome> { return detach(shard, context, c); },
           [&](const DestroyAh& c) -> std::optional<Outcome> { return destroy_ah(shard, context, c.ah); },
-          [](const auto&) -> std::optional<Outcome> { return refuse(std::errc::operation_not_supported); },
       },
       command.body);
 }
@@ -885,7 +885,6 @@ std::optional<Outcome> dispatch(Shard& shard, Context& context, CommandId id, Co
 
 void execute(Shard& shard, CommandId id, Command&& command, Time now) {
   std::optional<Outcome> outcome;
-          [&](const ResizeCq& c) -> std::optional<Outcome> { return resize_cq(shard, context, c); },
   if (const auto* open = std::get_if<OpenContext>(&command.body)) {
     outcome = open_context(shard, *open);
   } else if (std::holds_alternative<Inspect>(command.body)) {
