@@ -302,15 +302,16 @@ std::errc check_capabilities(const DeviceLimits& limits, const QpCapabilities& c
   return is_within ? std::errc{} : std::errc::invalid_argument;
 }
 
-std::optional<proto::Service> service_of(std::uint32_t type) {
+std::optional<proto::Service> service_of(std::uint32_t type, bool is_first_shard) {
   if (type == static_cast<std::uint32_t>(QpType::kRc)) return proto::Service::kRc;
   if (type == static_cast<std::uint32_t>(QpType::kUc)) return proto::Service::kUc;
+  if (type == static_cast<std::uint32_t>(QpType::kGsi) && is_first_shard) return proto::Service::kUd;
   if (type == static_cast<std::uint32_t>(QpType::kUd)) return proto::Service::kUd;
   return std::nullopt;
 }
 
 Outcome create_qp(Shard& shard, Context& context, const CreateQp& command) {
-  const std::optional<proto::Service> service = service_of(command.type);
+  const std::optional<proto::Service> service = service_of(command.type, shard.config.shard == 0);
   if (!service.has_value()) return refuse(std::errc::operation_not_supported);
   Pd* const pd = context.pds.find(command.pd.value);
   CompletionQueue* const send_cq = context.cqs.find(command.send_cq.value);
@@ -328,6 +329,8 @@ Outcome create_qp(Shard& shard, Context& context, const CreateQp& command) {
     return refuse(std::errc::invalid_argument);
   }
   Nic& nic = *shard.nics[context.nic.index];
+  const bool is_gsi = command.type == static_cast<std::uint32_t>(QpType::kGsi);
+  if (is_gsi && nic.gsi != nullptr) return refuse(std::errc::device_or_resource_busy);
   const std::size_t send_tail = send_tail_bytes(cap);
   const std::size_t recv_tail = (srq != nullptr ? srq->max_sge : cap.max_recv_sge) * sizeof(RingSge);
   const std::uint32_t recv_slots = srq != nullptr ? kTakenSlots : recv_shape.slots;
@@ -338,7 +341,8 @@ Outcome create_qp(Shard& shard, Context& context, const CreateQp& command) {
   if (is_full || context.private_bytes + bytes > shard.config.context_memory_bytes) {
     return refuse(std::errc::not_enough_memory);
   }
-  auto owned = std::make_unique<Qp>(context, context.qps.next_handle(), draw_qpn(shard));
+  const proto::Qpn qpn = is_gsi ? proto::kQpnGsi : draw_qpn(shard);
+  auto owned = std::make_unique<Qp>(context, context.qps.next_handle(), qpn);
   Qp& qp = context.qps.add(std::move(owned));
   qp.pd = pd;
   qp.send_cq = send_cq;
@@ -365,8 +369,12 @@ Outcome create_qp(Shard& shard, Context& context, const CreateQp& command) {
   ++recv_cq->users;
   if (srq != nullptr) ++srq->users;
   context.private_bytes += bytes;
-  shard.qps.insert(qp.qpn.value(), qp);
-  shard.timers.reserve(shard.qps.size());
+  if (is_gsi) {
+    nic.gsi = &qp;
+  } else {
+    shard.qps.insert(qp.qpn.value(), qp);
+    shard.timers.reserve(shard.qps.size());  // datagrams need none
+  }
   set_state(shard, qp, QpState::kReset);  // [IBTA C10-20]
   return {{}, CreateQpReply{{qp.handle}, qp.qpn}};
 }
@@ -385,7 +393,11 @@ EventCounts remove_qp(Shard& shard, Qp& qp) {
   cancel_modify(shard, qp);
   unbind_windows_of(qp);  // [IBTA o10-2.2.5]
   shard.timers.set(qp, kNever);
-  shard.qps.erase(qp.qpn.value());
+  if (qp.type == QpType::kGsi) {
+    shard.nic_of(qp).gsi = nullptr;
+  } else {
+    shard.qps.erase(qp.qpn.value());
+  }
   set_state(shard, qp, QpState::kDestroyed);
   --shard.nic_of(qp).qp_count;
   --qp.pd->users;
@@ -568,10 +580,12 @@ Outcome close_context(Shard& shard, Context& context) {
 
 constexpr std::uint8_t kMaxAckTimeoutCode = 31, kMaxRnrTimerCode = 31, kMaxRetries = 7;
 
-std::errc check_values(const Shard& shard, const Nic& nic, std::uint32_t mask, const QpAttributes& a) {
+std::errc check_values(const Shard& shard, const Nic& nic, QpType type, std::uint32_t mask,
+                       const QpAttributes& a) {
   const DeviceLimits& limits = shard.config.limits;
   const bool is_bad =
       ((mask & kQpPort) != 0 && a.port != 1) || ((mask & kQpPkeyIndex) != 0 && a.pkey_index != 0) ||
+      ((mask & kQpQkey) != 0 && type == QpType::kGsi && a.qkey != kGsiQkey.value()) ||
       ((mask & kQpPathMtu) != 0 &&
        (a.path_mtu_code < 1 || a.path_mtu_code > 5 || (128U << a.path_mtu_code) > bytes_of(nic.mtu))) ||
       ((mask & kQpTimeout) != 0 && a.timeout > kMaxAckTimeoutCode) ||
@@ -654,7 +668,11 @@ void reset(Shard& shard, Qp& qp) {
 }
 
 void enter_rtr(const Nic& nic, Qp& qp) {
-  qp.path_mtu_bytes = qp.is_datagram() ? proto::bytes_of(nic.mtu) : 128U << qp.attributes.path_mtu_code;
+  if (qp.type == QpType::kGsi) {
+    qp.path_mtu_bytes = kMadBytes;
+  } else {
+    qp.path_mtu_bytes = qp.is_datagram() ? proto::bytes_of(nic.mtu) : 128U << qp.attributes.path_mtu_code;
+  }
   qp.responder.expected_psn = qp.attributes.rq_psn;
   qp.resources.assign(qp.attributes.max_dest_rd_atomic, {});
 }
@@ -753,7 +771,7 @@ std::optional<Outcome> modify_qp(Shard& shard, Context& context, CommandId id, c
   if (is_draining || is_stale || !is_transition_allowed(qp->type, qp->state, target, command.mask)) {
     return refuse(std::errc::invalid_argument);
   }
-  const std::errc error = check_values(shard, shard.nic_of(*qp), command.mask, command.attributes);
+  const std::errc error = check_values(shard, shard.nic_of(*qp), qp->type, command.mask, command.attributes);
   if (error != std::errc{}) return refuse(error);
   std::optional<Outcome> outcome = try_modify(shard, *qp, command, now);
   if (!outcome.has_value()) {

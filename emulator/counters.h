@@ -44,7 +44,6 @@ namespace roci::emulator {
   X(kNaked, "naked", "answered with a NAK")                                                        \
   X(kCancelled, "cancelled", "behind a packet of the same QP that failed in the same burst")       \
   X(kOwnerGone, "owner_gone", "for the memory of an application that has ended: not answered")     \
-  X(kUnsupported, "unsupported", "a service this release does not have")                           \
   X(kVlan, "vlan", "a frame of a VLAN, for an untagged NIC")
 
 enum class DropReason : std::uint8_t {

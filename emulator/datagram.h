@@ -13,6 +13,10 @@ namespace roci::emulator {
 // In front of the payload of each received datagram: the IP header [IBTA 11.4.1.2, A17.4.5.2].
 inline constexpr std::uint32_t kGrhAreaBytes = 40;
 
+// QP1 is a UD QP with a Q_Key and a size of its own [IBTA, general services: MADs].
+inline constexpr proto::Qkey kGsiQkey{0x80010000};
+inline constexpr std::uint32_t kMadBytes = 256;
+
 // The same for all datagrams of a QP, and spread over QPs, so that paths are shared and order is kept.
 [[nodiscard]] constexpr std::uint16_t datagram_source_port(proto::Qpn qpn) {
   return static_cast<std::uint16_t>(0xC000 + ((qpn.value() * 0x61C88647U) >> 18));

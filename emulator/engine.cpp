@@ -184,7 +184,7 @@ DropReason Engine::Impl::decide(const Frame& frame, ReceivedPacket& packet, Time
   if (view.is_in_vlan) return DropReason::kVlan;  // a priority tag, with VLAN 0, is none [IEEE 802.1Q]
   if (!is_ours) return decide_multicast(nic, view, is_reserved, now);
   const proto::Qpn qpn = view.bth.destination;
-  Qp* const qp = qps.find(qpn.value());
+  Qp* const qp = qpn == proto::kQpnGsi ? nic.gsi : qps.find(qpn.value());
   const bool is_own = qp != nullptr && is_same(view.destination, qp->local_gid);  // most often
   if (!is_own && std::find(nic.gids.begin(), nic.gids.end(), view.destination) == nic.gids.end()) {
     return DropReason::kNotForUs;
@@ -193,7 +193,6 @@ DropReason Engine::Impl::decide(const Frame& frame, ReceivedPacket& packet, Time
 
   const proto::OpcodeInfo& info = view.opcode_info();
   if (qpn.value() == 0) return DropReason::kQp0;  // [IBTA CA17-33]
-  if (qpn == proto::kQpnGsi) return DropReason::kUnsupported;
   if (qp == nullptr || qp->nic != frame.nic) return DropReason::kUnknownQpn;
   if (info.service == proto::Service::kCnp && info.is_known) {
     ++counters.cnp_received;

@@ -57,6 +57,7 @@ struct Nic {
   bool is_up;
   NeighbourCache neighbours;
   MulticastGroups groups;          // of the shard's QPs
+  Qp* gsi = nullptr;               // QP1, which is in no table of QPNs, as each NIC has one; shard 0
   std::uint64_t seen_changes = 0;  // of the neighbours
   Counters counters;
   std::uint32_t qp_count = 0, cq_count = 0, mr_count = 0, mw_count = 0, pd_count = 0, ah_count = 0,

@@ -188,8 +188,8 @@ Connection Bench::connect(Client& client, const ConnectionOptions& options) {
   if (options.state == QpState::kReset) return made;
   if (options.qp.type == QpType::kUd || options.qp.type == QpType::kGsi) {
     for (const QpState state : {QpState::kInit, QpState::kRtr, QpState::kRts}) {
-      REQUIRE(client.to_datagram_state(*made.qp, state, proto::Qkey{kQkey}, proto::Psn{options.our_psn}) ==
-              std::errc{});
+      const proto::Qkey qkey{options.qp.type == QpType::kGsi ? kGsiQkeyValue : kQkey};
+      REQUIRE(client.to_datagram_state(*made.qp, state, qkey, proto::Psn{options.our_psn}) == std::errc{});
       if (state == options.state) break;
     }
     return made;

@@ -90,7 +90,7 @@ struct BenchOptions {
 inline constexpr std::uint32_t kPeerQpn = 0x222222;
 inline constexpr std::uint32_t kOurPsn = 1000;  // the engine's first, as requester
 inline constexpr std::uint32_t kPeerPsn = 100;  // the peer's first, which the engine expects
-inline constexpr std::uint32_t kQkey = 0x11111111;
+inline constexpr std::uint32_t kQkey = 0x11111111, kGsiQkeyValue = 0x80010000;
 
 class Bench;
 

@@ -340,7 +340,8 @@ std::errc Client::to_datagram_state(Qp& qp, QpState state, proto::Qkey qkey, pro
   modify.attributes.state = state;
   modify.attributes.qkey = qkey.value();
   modify.attributes.sq_psn = sq_psn;
-  if (state == QpState::kInit) modify.mask |= kQpPkeyIndex | kQpPort | kQpQkey;
+  if (state == QpState::kInit) modify.mask |= kQpPkeyIndex | kQpQkey;
+  if (state == QpState::kInit && qp.type_ == QpType::kUd) modify.mask |= kQpPort;
   if (state == QpState::kRts) modify.mask |= kQpSqPsn;
   return transact(modify).error;
 }

@@ -125,6 +125,9 @@ void Context::create_qp_ex(const Request& request) {
 template <class Wanted>
 void Context::start_qp(const Request& request, const Wanted& wanted) {
   const emulator::DeviceLimits& limits = host_.config().limits;
+  // QP1 is the device's own; a kernel refuses it alike.
+  if (wanted.qp_type == static_cast<std::uint32_t>(emulator::QpType::kGsi))
+    return host_.fail(request.to, std::errc::invalid_argument);
   const bool has_srq = wanted.is_srq != 0;
   QpCapabilities asked{wanted.max_send_wr, wanted.max_recv_wr, wanted.max_send_sge, wanted.max_recv_sge,
                        wanted.max_inline_data};
