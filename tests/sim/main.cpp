@@ -3,12 +3,14 @@
 //
 // The programs run in a child, so that one that crashes or never ends is reported like any other.
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -216,6 +218,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     run_all(options, progress);
     return 0;
   }

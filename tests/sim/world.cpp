@@ -206,8 +206,9 @@ void World::show(Node& node) {
 void World::pass(Node& node) {
   if (random_.chance(config_.pause_per_million)) {
     ++counts_.pauses;
+    const auto shortest = static_cast<std::uint64_t>(config_.min_pause.count());
     const auto longest = static_cast<std::uint64_t>(config_.max_pause.count());
-    node.free_at = now_ + Duration(static_cast<std::int64_t>(random_.between(1, longest)));
+    node.free_at = now_ + Duration(static_cast<std::int64_t>(random_.between(shortest, longest)));
     return;
   }
   ++counts_.passes;

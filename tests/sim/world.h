@@ -30,8 +30,8 @@ struct WorldConfig {
   std::uint32_t mtu_bytes = 4200;
   LinkConfig link;
   bool static_neighbours = true;        // else ARP and ND must find them
-  std::uint32_t pause_per_million = 0;  // of passes: the daemon is not scheduled for up to max_pause
-  emulator::Duration max_pause = std::chrono::milliseconds(5);
+  std::uint32_t pause_per_million = 0;  // of passes: the daemon is not scheduled for a while
+  emulator::Duration min_pause{1}, max_pause = std::chrono::milliseconds(5);
   std::uint32_t short_burst_per_million = 0;  // of bursts: the sink lends fewer buffers, perhaps none
   std::uint32_t blocked_nic_per_million = 0;  // of bursts: a NIC's queue is full
   std::uint32_t transmit_burst = 32, window_packets = 128;
