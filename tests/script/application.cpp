@@ -149,6 +149,20 @@ std::errc Application::create_qp(const std::string& name, const std::string& pd,
   return {};
 }
 
+std::errc Application::alloc_window(const std::string& name, const std::string& pd, std::uint32_t type) {
+  const CommandReply reply = transact(AllocMw{pds.at(pd), type});
+  if (reply.error != std::errc{}) return reply.error;
+  const AllocMwReply& made = std::get<AllocMwReply>(reply.body);
+  windows[name] = {made.mw, made.rkey.value(), made.rkey.value()};
+  return {};
+}
+
+std::errc Application::create_ah(const std::string& name, const std::string& pd, const AddressVector& av) {
+  const CommandReply reply = transact(CreateAh{pds.at(pd), av});
+  if (reply.error == std::errc{}) ahs[name] = std::get<AhHandle>(reply.body);
+  return reply.error;
+}
+
 // ---- posting ---------------------------------------------------------------------------------------
 
 std::errc Application::queue_send(Qp& qp, const SendPost& post) {

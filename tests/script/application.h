@@ -26,6 +26,11 @@ struct Region {
   std::uint32_t key = 0;
 };
 
+struct Window {
+  emulator::MwHandle handle;
+  std::uint32_t key = 0, old_key = 0;  // of the last binding that was posted, and of the one before
+};
+
 struct Completed {
   emulator::Time at;
   emulator::RingCqe cqe;
@@ -80,6 +85,9 @@ class Application {
   std::errc create_qp(const std::string& name, const std::string& pd, std::uint32_t type, Cq& send_cq,
                       Cq& recv_cq, const emulator::QpCapabilities& capabilities, bool signal_all);
 
+  std::errc alloc_window(const std::string& name, const std::string& pd, std::uint32_t type);
+  std::errc create_ah(const std::string& name, const std::string& pd, const emulator::AddressVector& av);
+
   // ENOMEM: the queue is full; EINVAL: not in this QP state, or too many SGEs. The doorbell is not rung.
   std::errc queue_send(Qp& qp, const SendPost& post);
   void ring_doorbell(Qp& qp);
@@ -97,6 +105,8 @@ class Application {
 
   std::map<std::string, emulator::PdHandle> pds;
   std::map<std::string, Region> regions;
+  std::map<std::string, Window> windows;
+  std::map<std::string, emulator::AhHandle> ahs;
   std::map<std::string, std::unique_ptr<Cq>> cqs;
   std::map<std::string, std::unique_ptr<Qp>> qps;
 

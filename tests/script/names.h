@@ -109,14 +109,17 @@ inline constexpr Names<std::uint8_t, 13> kEventNames{{
     {"COMPLETION", 255},
 }};
 
+inline constexpr std::uint32_t kUsualQkey = 0x11111111;  // of both sides
+
 inline constexpr Names<std::uint32_t, 3> kTypeNames{{{"rc", 2}, {"uc", 3}, {"ud", 4}}};
 
-inline constexpr Names<std::uint32_t, 6> kAccessNames{{
+inline constexpr Names<std::uint32_t, 7> kAccessNames{{
     {"lw", emulator::kAccessLocalWrite},
     {"rw", emulator::kAccessRemoteWrite},
     {"rr", emulator::kAccessRemoteRead},
     {"ra", emulator::kAccessRemoteAtomic},
     {"bind", emulator::kAccessMwBind},
+    {"zero_based", emulator::kAccessZeroBased},
     {"none", 0U},
 }};
 

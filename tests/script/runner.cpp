@@ -22,6 +22,10 @@ const Runner::Verb Runner::kVerbs[] = {
     {"mr", &Runner::on_region, Role::kStimulus},
     {"pd", &Runner::on_pd, Role::kStimulus},
     {"cq", &Runner::on_cq, Role::kStimulus},
+    {"mw", &Runner::on_window, Role::kStimulus},
+    {"ah", &Runner::on_address_handle, Role::kStimulus},
+    {"attach", &Runner::on_multicast, Role::kStimulus},
+    {"detach", &Runner::on_detach, Role::kStimulus},
     {"post", &Runner::on_post, Role::kStimulus},
     {"modify", &Runner::on_modify, Role::kStimulus},
     {"destroy", &Runner::on_destroy, Role::kStimulus},
@@ -219,6 +223,10 @@ PacketLine Runner::read_packet(Words& words, bool is_sent) {
     line.add_if_missing("va", hex(place_of("mr").iova));
     line.add_if_missing("rkey", hex(key_of("mr")));
   }
+  if (info.has(proto::Extension::kDeth)) {
+    line.add_if_missing("sqpn", hex(of.peer_qpn.value()));
+    line.add_if_missing("qkey", hex(kUsualQkey));
+  }
   if (info.has(proto::Extension::kReth)) {
     const std::string* const length = line.find("len");
     line.add_if_missing("dlen", length == nullptr ? "0" : *length);
@@ -360,7 +368,8 @@ void Runner::on_expect_completion(Words& words) {
       named("completion status", status_name == "grh" ? "SUCCESS" : status_name, kStatusNames);
   const std::optional<std::string> wr = words.value("wr");
   const std::optional<Range> wr_ids = wr ? std::optional(range_of("wr", *wr)) : std::nullopt;
-  const auto len = words.number("len"), imm = words.number("imm"), src = words.number("src");
+  const auto len = words.number("len"), imm = words.number("imm");
+  const std::optional<std::string> src = words.value("src");
   const std::optional<std::string> inv = words.value("inv");
   Cq& cq = on ? cq_named(*on) : opcode >= 128 ? *qp().recv_cq : *qp().send_cq;
   if (!cq.is_polled) app().poll(cq);
@@ -381,7 +390,7 @@ void Runner::on_expect_completion(Words& words) {
     if (wr_ids) check("wr", wr_ids->first + i, cqe.wr_id);
     check("qpn", qp().qpn.value(), cqe.qp_num);
     if (len) check("len", *len, cqe.byte_len);
-    if (src) check("src", *src, cqe.src_qp);
+    if (src) check("src", qpn_of(*src), cqe.src_qp);
     if (imm) {
       check("imm", *imm,
             (cqe.wc_flags & kHasImmediate) != 0 ? __builtin_bswap32(cqe.immediate_or_invalidate)

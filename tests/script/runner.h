@@ -91,7 +91,15 @@ class Runner {
   void on_region(Words& words);
   void on_pd(Words& words);
   void on_cq(Words& words);
+  void on_window(Words& words);
+  void on_address_handle(Words& words);
+  void on_multicast(Words& words);
+  void on_detach(Words& words);
   void on_post(Words& words);
+  [[nodiscard]] std::string pd_named(Words& words);
+  // The part of a work request that depends on its kind, and on the QP's.
+  void fill_datagram(Words& words, emulator::RingSendWqe& wqe);
+  void fill_bind(Words& words, emulator::RingSendWqe& wqe);
   void post_recv(Words& words);
   [[nodiscard]] std::vector<emulator::RingSge> sges_of(Words& words, const std::string& usual_place,
                                                        std::uint32_t usual_length, bool may_be_none);

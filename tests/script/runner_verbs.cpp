@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "proto/text.h"
 #include "tests/script/attributes.h"
 #include "tests/script/names.h"
 #include "tests/script/runner.h"
@@ -88,8 +89,12 @@ Runner::Place Runner::place_of(const std::string& text) {
 std::uint32_t Runner::key_of(const std::string& text) {
   if (const auto number = try_number(text))
     return static_cast<std::uint32_t>(number_of("key", text, 0xFFFFFFFF));
-  const std::size_t flip = text.find('^');
-  const std::uint32_t key = region_named(text.substr(0, flip)).key;
+  const std::size_t flip = text.find('^'), dot = text.find(".old");
+  const std::string name = text.substr(0, std::min(flip, dot));
+  const auto window = app().windows.find(name);
+  if (dot != std::string::npos && window != app().windows.end()) return window->second.old_key;
+  const std::uint32_t key =
+      window != app().windows.end() ? window->second.key : region_named(text.substr(0, flip)).key;
   if (flip == std::string::npos) return key;
   return key ^
          static_cast<std::uint32_t>(number_of("key", std::string_view(text).substr(flip + 1), 0xFFFFFFFF));
@@ -135,7 +140,7 @@ void Runner::on_engine(Words& words) {
 QpAttributes Runner::usual_attributes(const Qp& qp) {
   QpAttributes attributes;
   attributes.path_mtu_code = 1;
-  attributes.qkey = 0x11111111;
+  attributes.qkey = kUsualQkey;
   attributes.rq_psn = qp.peer_first_psn;
   attributes.sq_psn = qp.first_psn;
   attributes.dest_qpn = qp.peer_qpn;
@@ -163,7 +168,7 @@ std::uint32_t Runner::read_attributes(Words& words, QpAttributes& attributes) {
     } else {
       attribute->set(attributes, number_of(key, value, 0xFFFFFFFF));
       if (key != "mtu" && attribute->get(attributes) != number_of(key, value))
-        complain(key + "=" + value + " does not fit into the attribute");
+        complain(value + " does not fit into " + std::string(attribute->name));
     }
     mask |= attribute->bit;
   }
@@ -189,8 +194,7 @@ void Runner::on_qp(Words& words) {
   const auto type = try_number(type_name) ? static_cast<std::uint32_t>(*try_number(type_name))
                                           : named("QP type", type_name, kTypeNames);
   const QpState target = named("QP state", words.value("state").value_or("RTS"), kStateNames);
-  const std::string pd = words.value("pd").value_or("pd");
-  if (app().pds.count(pd) == 0) complain("there is no PD '" + pd + "'");
+  const std::string pd = pd_named(words);
   const auto capability = [&](const char* key, std::uint32_t usual) {
     return static_cast<std::uint32_t>(words.number(key, 1U << 20).value_or(usual));
   };
@@ -235,12 +239,54 @@ void Runner::on_qp(Words& words) {
   if (app().state_of(made) != target) complain("'qp' makes one in RESET, INIT, RTR or RTS");
 }
 
+std::string Runner::pd_named(Words& words) {
+  std::string pd = words.value("pd").value_or("pd");
+  if (app().pds.count(pd) == 0) complain("there is no PD '" + pd + "'");
+  return pd;
+}
+
+void Runner::on_window(Words& words) {
+  const std::string name = words.need("a name");
+  const std::string pd = pd_named(words);
+  judge(app().alloc_window(name, pd, static_cast<std::uint32_t>(words.number("type", 255).value_or(2))),
+        words);
+}
+
+namespace {
+
+proto::Gid gid_of(const std::string& text) {
+  const std::optional<proto::Gid> gid = proto::gid_from_text(text);
+  if (!gid) complain("'" + text + "' is no address");
+  return *gid;
+}
+
+}  // namespace
+
+void Runner::on_address_handle(Words& words) {
+  const std::string name = words.need("a name");
+  const std::string pd = pd_named(words);
+  QpAttributes attributes = usual_attributes({});
+  if (const auto to = words.value("to")) attributes.av.dgid = gid_of(*to);
+  if ((read_attributes(words, attributes) & ~std::uint32_t{kQpAv}) != 0)
+    complain("an address handle has no such attribute");
+  judge(app().create_ah(name, pd, attributes.av), words);
+}
+
+void Runner::on_multicast(Words& words) {
+  const proto::Gid group = gid_of(words.need("a group"));
+  judge(app().transact(AttachMulticast{qp().handle, group}).error, words);
+}
+
+void Runner::on_detach(Words& words) {
+  const proto::Gid group = gid_of(words.need("a group"));
+  judge(app().transact(DetachMulticast{qp().handle, group}).error, words);
+}
+
 void Runner::on_region(Words& words) {
   const std::string name = words.need("a name");
   const auto bytes = static_cast<std::size_t>(words.number("len", 1U << 26).value_or(4096));
   const std::uint32_t access = access_of(words.value("access").value_or("lw,rw,rr,ra"));
-  const std::string pd = words.value("pd").value_or("pd");
-  if (app().pds.count(pd) == 0) complain("there is no PD '" + pd + "'");
+  const std::string pd = pd_named(words);
   judge(app().register_region(name, pd, bytes, access, words.number("iova")), words);
 }
 
@@ -262,13 +308,19 @@ void Runner::on_destroy(Words& words) {
     judge(error, words);
   };
   if (const auto found = application.qps.find(name); found != application.qps.end()) {
-    if (first_qp_ == found->second.get()) first_qp_ = nullptr;
-    return end(application.qps, DestroyQp{found->second->handle});
+    const bool is_first = first_qp_ == found->second.get();
+    end(application.qps, DestroyQp{found->second->handle});
+    if (is_first && application.qps.count(name) == 0) first_qp_ = nullptr;
+    return;
   }
   if (const auto found = application.cqs.find(name); found != application.cqs.end())
     return end(application.cqs, DestroyCq{found->second->handle});
   if (const auto found = application.pds.find(name); found != application.pds.end())
     return end(application.pds, DeallocPd{found->second});
+  if (const auto found = application.ahs.find(name); found != application.ahs.end())
+    return end(application.ahs, DestroyAh{found->second});
+  if (const auto found = application.windows.find(name); found != application.windows.end())
+    return end(application.windows, DeallocMw{found->second.handle});
   const Region region = region_named(name);
   const std::errc error = application.transact(DeregMr{region.handle}).error;
   // Its key stays known to the script, as one that is dead.
@@ -313,6 +365,36 @@ void Runner::post_recv(Words& words) {
   judge(error, words);
 }
 
+void Runner::fill_datagram(Words& words, RingSendWqe& wqe) {
+  const std::string name = words.value("ah").value_or("ah");
+  if (name == "ah" && app().ahs.count(name) == 0) {
+    if (app().create_ah(name, "pd", usual_attributes(qp()).av) != std::errc{})
+      complain("no handle to the peer");
+  }
+  const auto found = app().ahs.find(name);
+  const std::optional<std::uint64_t> number = try_number(name);  // of one that there may not be
+  if (found == app().ahs.end() && !number) complain("there is no address handle '" + name + "'");
+  wqe.wr.ud = {qpn_of(words.value("qpn").value_or("peer")),
+               static_cast<std::uint32_t>(words.number("qkey", 0xFFFFFFFF).value_or(kUsualQkey)), 0, 0,
+               found == app().ahs.end() ? static_cast<std::uint32_t>(*number) : found->second.value + 1};
+}
+
+// A binding gets the next key of its window, unless the line says which.
+void Runner::fill_bind(Words& words, RingSendWqe& wqe) {
+  const std::string name = words.value("mw").value_or("");
+  const auto window = app().windows.find(name);
+  if (window == app().windows.end()) complain("there is no window '" + name + "'");
+  const Place place = place_of(words.value("at").value_or("mr"));
+  const auto length = words.number("len").value_or(kUsualLength);
+  const std::uint32_t access = access_of(words.value("access").value_or("rw"));
+  const std::optional<std::string> region = words.value("mr");
+  if (!region && place.region == nullptr) complain("a binding needs a region: at=R+8 or mr=R");
+  Window& of = window->second;
+  of.old_key = of.key;
+  of.key = (of.key & ~0xFFU) | ((of.key + 1) & 0xFFU);
+  wqe.wr.mw = {place.iova, length, region ? key_of(*region) : place.region->key, of.old_key, of.key, access};
+}
+
 void Runner::on_post(Words& words) {
   const std::string kind = words.need("what is posted");
   if (kind == "recv") return post_recv(words);
@@ -331,15 +413,19 @@ void Runner::on_post(Words& words) {
   if (const auto imm = words.number("imm", 0xFFFFFFFF))
     wqe.immediate_or_invalidate = __builtin_bswap32(static_cast<std::uint32_t>(*imm));
   if (const auto inv = words.value("inv")) wqe.immediate_or_invalidate = key_of(*inv);
+  const bool is_datagram = qp().type == QpType::kUd;
+  if (is_datagram) fill_datagram(words, wqe);
+  if (kind == "bind_mw") fill_bind(words, wqe);
   const std::uint64_t remote = place_of(words.value("remote").value_or(hex(kRemoteAddress))).iova;
   const std::uint32_t rkey = key_of(words.value("rkey").value_or(hex(kRemoteKey)));
   if (is_atomic) {
     const std::uint64_t add = words.number("add").value_or(0);
     wqe.wr.atomic = {remote, words.number("cmp").value_or(add), words.number("swap").value_or(0), rkey, 0};
-  } else {
+  } else if (!is_datagram && kind != "bind_mw") {
     wqe.wr.rdma = {remote, rkey, 0};
   }
-  post.sges = sges_of(words, "mr", is_atomic || kind == "atomic_write" ? 8 : kUsualLength, !is_atomic);
+  if (kind != "bind_mw" && kind != "local_inv")
+    post.sges = sges_of(words, "mr", is_atomic || kind == "atomic_write" ? 8 : kUsualLength, !is_atomic);
   if (const auto lie = words.number("num_sge", 0xFFFFFFFF)) post.num_sge = static_cast<std::uint32_t>(*lie);
   if (is_inline) {
     wqe.send_flags |= sim::kInline;
