@@ -64,6 +64,8 @@ enum AccessFlags : std::uint32_t {
   kAccessZeroBased = 32,
   kAccessOnDemand = 64,
   kAccessHugeTlb = 128,
+  kAccessFlushGlobal = 256,
+  kAccessFlushPersistent = 512,
 };
 // Bits that may be ignored by a device that has no use for them.
 inline constexpr std::uint32_t kAccessOptionalMask = 0x3FF00000;

@@ -78,11 +78,13 @@ Outcome dealloc_pd(Shard& shard, Context& context, PdHandle handle) {
 
 constexpr std::uint32_t kKnownAccess = kAccessLocalWrite | kAccessRemoteWrite | kAccessRemoteRead |
                                        kAccessRemoteAtomic | kAccessMwBind | kAccessZeroBased |
-                                       kAccessHugeTlb;
+                                       kAccessHugeTlb | kAccessFlushGlobal | kAccessFlushPersistent;
 
 std::errc check_access_flags(std::uint32_t access) {
   access &= ~kAccessOptionalMask;
   if ((access & kAccessOnDemand) != 0) return std::errc::operation_not_supported;
+  // An application's memory is not ours to make durable [IBTA oA19-1].
+  if ((access & kAccessFlushPersistent) != 0) return std::errc::operation_not_supported;
   if ((access & ~kKnownAccess) != 0) return std::errc::invalid_argument;
   // What peers may write, the owner must be able to write.
   const bool writes = (access & (kAccessRemoteWrite | kAccessRemoteAtomic)) != 0;

@@ -44,6 +44,7 @@ struct Requester {
   proto::Psn next_psn;   // of the next packet never sent before
   proto::Psn fetch_psn;  // first PSN of the next WQE to be copied
   std::uint32_t rd_atomic_outstanding = 0;
+  std::uint32_t response_psns = 0;  // in flight for responses only: of READs, all but one each
   std::uint32_t packets_since_ack_request = 0;
   std::uint8_t retries_left = 0;
   std::uint8_t rnr_retries_left = 0;
@@ -52,6 +53,7 @@ struct Requester {
   Time not_before = kNoWait;  // RNR wait; pacing belongs here too
 
   [[nodiscard]] std::uint32_t in_flight() const { return steps(oldest_unacked_psn, next_psn); }
+  [[nodiscard]] std::uint32_t packets_in_flight() const { return in_flight() - response_psns; }
 };
 
 struct Responder {
@@ -78,10 +80,11 @@ struct Speculation {
   bool failed = false;  // a packet of this batch moves the QP to ERR
 };
 
-// A READ or ATOMIC that the responder answers, kept until max_dest_rd_atomic newer ones displaced it.
+// A READ, ATOMIC, ATOMIC WRITE or FLUSH that the responder answers, kept until max_dest_rd_atomic newer ones
+// displaced it.
 struct ResponderResource {
   std::uint64_t number = 0;
-  bool is_atomic = false;
+  proto::Operation operation = proto::Operation::kReadRequest;
   bool is_pending = false;  // something of it is still to be sent
   bool is_replay = false;   // asked for again
   proto::Psn first_psn;
@@ -94,6 +97,10 @@ struct ResponderResource {
   std::uint64_t original = 0;  // ATOMIC
   proto::Rkey rkey;
   proto::Msn msn;
+
+  [[nodiscard]] bool is_atomic() const {
+    return operation == proto::Operation::kCompareSwap || operation == proto::Operation::kFetchAdd;
+  }
 };
 
 // The one acknowledgement that waits behind all pending resources. A later one covers an earlier one.

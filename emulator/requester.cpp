@@ -8,6 +8,7 @@
 #include "proto/ack_timeout.h"
 #include "proto/atomic_ack_eth.h"
 #include "proto/atomic_eth.h"
+#include "proto/feth.h"
 #include "proto/ieth.h"
 #include "proto/imm_dt.h"
 #include "proto/reth.h"
@@ -56,9 +57,9 @@ bool may_start(const Shard& shard, const Qp& qp, const SendWqe& wqe) {
     if ((wqe.flags & kSendFence) != 0 && r.rd_atomic_outstanding > 0) return false;
     if (wqe.is_rd_atomic() && r.rd_atomic_outstanding >= qp.attributes.max_rd_atomic) return false;
   }
-  // A READ is one packet with many answers, which max_rd_atomic bounds.
+  // A READ is one packet with many answers, which max_rd_atomic bounds; the window counts packets.
   if (is_extending(wqe)) return r.in_flight() + wqe.psn_count <= kMaxPsnsInFlight;
-  return r.in_flight() < shard.config.window_packets;
+  return r.packets_in_flight() < shard.config.window_packets && r.in_flight() < kMaxPsnsInFlight;
 }
 
 }  // namespace
@@ -136,6 +137,28 @@ void plan_atomic_request(Qp& qp, const SendWqe& wqe, TransmitBatch& batch) {
   r.send_psn = r.send_psn.plus(1);
 }
 
+// One packet that is answered by a READ response of no bytes [IBTA, ATOMIC WRITE; IBTA oA19-2, oA19-28].
+void plan_single_request(Qp& qp, const SendWqe& wqe, TransmitBatch& batch) {
+  Requester& r = qp.requester;
+  const Requester before = r;
+  const bool is_flush = wqe.operation == Operation::kFlush;
+  const Opcode opcode = is_flush ? Opcode::kRcFlush : Opcode::kRcAtomicWrite;
+  const std::uint32_t payload = is_flush ? 0 : sizeof(std::uint64_t);
+  const std::uint32_t behind_bth = proto::info(opcode).extension_bytes + payload;
+  std::byte* at = batch.start_packet(qp, opcode, r.send_psn, behind_bth, true, false);
+  if (is_flush) {
+    at = emit_extension(at, proto::Feth{static_cast<std::uint8_t>(wqe.immediate & 0xF),
+                                        static_cast<std::uint8_t>(wqe.immediate >> 4), 0});
+  }
+  at = emit_extension(at, proto::Reth{wqe.remote_address, wqe.rkey, wqe.length_bytes});
+  std::memcpy(at, qp.sq.tail(r.send_index), payload);
+  PlannedPacket& packet =
+      batch.add(qp, PlannedPacket::Kind::kRequest, r.send_psn, behind_bth, batch.ops.size());
+  packet.before = before;
+  packet.is_retransmission = qp.is_retransmitting();
+  r.send_psn = r.send_psn.plus(1);
+}
+
 void start_ack_timer(Qp& qp, Time now) {
   const std::optional<Duration> wait = ack_wait(qp);
   qp.ack_deadline = wait.has_value() ? now + *wait : kNever;
@@ -158,6 +181,8 @@ bool plan_request(Shard& shard, Qp& qp, TransmitBatch& batch, Time now) {
       if (!plan_message_packet(shard, qp, wqe, batch)) wqe.local_error = WcStatus::kLocalProtectionError;
     } else if (wqe.operation == Operation::kReadRequest) {
       plan_read_request(qp, wqe, batch);
+    } else if (wqe.operation == Operation::kAtomicWrite || wqe.operation == Operation::kFlush) {
+      plan_single_request(qp, wqe, batch);
     } else {
       plan_atomic_request(qp, wqe, batch);
     }
@@ -170,6 +195,7 @@ bool plan_request(Shard& shard, Qp& qp, TransmitBatch& batch, Time now) {
   if (wqe.is_rd_atomic() && is_new) {
     r.next_psn = r.send_psn;
     ++r.rd_atomic_outstanding;
+    r.response_psns += wqe.psn_count - 1;
   }
   if (r.send_psn == wqe.end_psn()) r.send_index = qp.sq.ring.after(r.send_index);
   return true;
@@ -346,6 +372,18 @@ void finish_head(Qp& qp, ResponseEffect& effect) {
   effect.is_head_done_by_data = true;
 }
 
+// Not what the request at the head is answered by. One for an earlier request was dropped before for its PSN.
+DropReason bad_response(Qp& qp, ResponseEffect& effect) {
+  fail(qp, effect, WcStatus::kBadResponseError);
+  return DropReason::kAccepted;
+}
+
+// The AETH of a response says ACK, if it has one [IBTA 9.7.5.1.3].
+bool is_positive(const proto::RoceView& view) {
+  return !view.opcode_info().has(proto::Extension::kAeth) ||
+         view.aeth().syndrome.kind() == proto::Syndrome::Kind::kAck;
+}
+
 DropReason decide_read_response(Shard& shard, Qp& qp, const proto::RoceView& view, const SendWqe& wqe,
                                 std::uint32_t index, ResponseEffect& effect, ReceiveBatch& batch) {
   Requester& r = qp.requester;
@@ -369,7 +407,11 @@ DropReason decide_read_response(Shard& shard, Qp& qp, const proto::RoceView& vie
     return DropReason::kAccepted;
   }
   r.oldest_unacked_psn = view.bth.psn.plus(1);
-  if (is_last) finish_head(qp, effect);
+  if (is_last) {
+    finish_head(qp, effect);
+  } else {
+    --r.response_psns;
+  }
   note_progress(qp, effect);
   return DropReason::kAccepted;
 }
@@ -418,14 +460,34 @@ DropReason decide_response(Shard& shard, Qp& qp, const proto::RoceView& view, Re
   }
   const std::uint32_t index = r.sq_consumer;
   const SendWqe& wqe = qp.sq[index];
-  const bool awaits_read = wqe.operation == Operation::kReadRequest;
-  if (operation == Operation::kReadResponse && awaits_read) {
-    return decide_read_response(shard, qp, view, wqe, index, effect, batch);
+  if (!is_positive(view)) return bad_response(qp, effect);
+  switch (wqe.operation) {
+    case Operation::kReadRequest:
+      if (operation != Operation::kReadResponse) return bad_response(qp, effect);
+      return decide_read_response(shard, qp, view, wqe, index, effect, batch);
+    case Operation::kAtomicWrite:
+    case Operation::kFlush:
+      if (view.bth.opcode != Opcode::kRcReadResponseOnly || view.payload_bytes != 0)
+        return bad_response(qp, effect);
+      r.oldest_unacked_psn = psn.plus(1);
+      finish_head(qp, effect);
+      note_progress(qp, effect);
+      return DropReason::kAccepted;
+    case Operation::kCompareSwap:
+    case Operation::kFetchAdd:
+      if (operation != Operation::kAtomicAcknowledge) return bad_response(qp, effect);
+      return decide_atomic_response(shard, qp, view, index, effect, batch);
+    case Operation::kSend:  // is acknowledged, not answered
+    case Operation::kWrite:
+    case Operation::kReadResponse:
+    case Operation::kAcknowledge:
+    case Operation::kAtomicAcknowledge:
+    case Operation::kResync:
+    case Operation::kCnp:
+    case Operation::kReserved:
+      break;
   }
-  if (operation == Operation::kAtomicAcknowledge && wqe.is_rd_atomic() && !awaits_read) {
-    return decide_atomic_response(shard, qp, view, index, effect, batch);
-  }
-  return DropReason::kUnexpectedResponse;
+  return bad_response(qp, effect);
 }
 
 void apply_response(Shard& shard, Qp& qp, const ReceivedPacket& packet, Time now) {

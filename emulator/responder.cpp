@@ -75,17 +75,18 @@ Check check_operation(const Request& q) {
     case Operation::kSend:
       return kPass;
     case Operation::kWrite:
+    case Operation::kAtomicWrite:  // has no right of its own [IBTA A19.4.5.3]
       return (access & kAccessRemoteWrite) != 0 ? kPass : invalid_request();
     case Operation::kReadRequest:
       return (access & kAccessRemoteRead) != 0 ? kPass : invalid_request();
     case Operation::kCompareSwap:
     case Operation::kFetchAdd:
       return (access & kAccessRemoteAtomic) != 0 ? kPass : invalid_request();
+    case Operation::kFlush:
+      return (access & (kAccessFlushGlobal | kAccessFlushPersistent)) != 0 ? kPass : invalid_request();
     case Operation::kReadResponse:
     case Operation::kAcknowledge:
     case Operation::kAtomicAcknowledge:
-    case Operation::kFlush:
-    case Operation::kAtomicWrite:
     case Operation::kResync:
     case Operation::kCnp:
     case Operation::kReserved:
@@ -163,6 +164,39 @@ Check check_whole_range(const Request& q, AccessFlags right, Location& where) {
              : access_error();
 }
 
+// Exactly 8 bytes [IBTA oA19-28], aligned as the peer names them and where they lie: no other store is
+// atomic.
+Check check_atomic_write(const Request& q, Location& where) {
+  const proto::Reth reth = q.view.reth();
+  if (reth.dma_length_bytes != sizeof(std::uint64_t) || reth.virtual_address % sizeof(std::uint64_t) != 0)
+    return invalid_request();
+  const Check check = check_whole_range(q, kAccessRemoteWrite, where);
+  if (check.kind != Check::Kind::kPass) return check;
+  return where.address % sizeof(std::uint64_t) == 0 ? kPass : invalid_request();
+}
+
+// Always validates the key, also for no bytes; a placement that QP or region does not have is an access error
+// [IBTA oA19-13].
+Check check_flush(const Request& q) {
+  constexpr std::uint8_t kGlobal = 1, kPersistent = 2, kWholeRegion = 1;
+  const proto::Feth feth = q.view.feth();
+  const proto::Reth reth = q.view.reth();
+  const bool is_known = feth.placement_types != 0 && (feth.placement_types & ~(kGlobal | kPersistent)) == 0 &&
+                        feth.selectivity_level <= kWholeRegion;
+  if (!is_known || reth.dma_length_bytes > q.shard.config.limits.max_message_bytes) return invalid_request();
+  const std::uint32_t needed = ((feth.placement_types & kGlobal) != 0 ? kAccessFlushGlobal : 0U) |
+                               ((feth.placement_types & kPersistent) != 0 ? kAccessFlushPersistent : 0U);
+  if ((q.qp.attributes.access & needed) != needed) return access_error();
+  const MemoryGrant* const grant = q.shard.keys.find(reth.rkey.value());
+  if (grant == nullptr) return access_error();
+  const bool is_whole = feth.selectivity_level == kWholeRegion;  // then the range says nothing
+  Location where;
+  return q.shard.keys.resolve(q.qp.pd, q.qp, reth.rkey, needed, is_whole ? grant->iova : reth.virtual_address,
+                              is_whole ? 0 : reth.dma_length_bytes, where)
+             ? kPass
+             : access_error();
+}
+
 // R_Key, PD, rights and bounds. Of a message's first packet the whole range is checked, of the others what
 // they carry: the region may have gone in between. `where` is for this packet's bytes.
 Check check_access(const Request& q, Location& where) {
@@ -193,11 +227,13 @@ Check check_access(const Request& q, Location& where) {
       if (!q.info.has(proto::Extension::kIeth)) return kPass;
       // A key that may not be invalidated is one that may not be used.
       return find_invalidable(q.shard.keys, q.qp, q.view.ieth().rkey) != nullptr ? kPass : access_error();
+    case Operation::kAtomicWrite:
+      return check_atomic_write(q, where);
+    case Operation::kFlush:
+      return check_flush(q);
     case Operation::kReadResponse:
     case Operation::kAcknowledge:
     case Operation::kAtomicAcknowledge:
-    case Operation::kFlush:
-    case Operation::kAtomicWrite:
     case Operation::kResync:
     case Operation::kCnp:
     case Operation::kReserved:
@@ -214,6 +250,7 @@ ResponderResource& take_resource(const Request& q, Psn psn) {
   resource = {};
   resource.number = number;
   resource.first_psn = psn;
+  resource.operation = q.info.operation;
   resource.msn = q.r().msn;
   q.effect().queues_resource = true;
   return resource;
@@ -235,7 +272,6 @@ void accept_read(const Request& q, Psn psn) {
 void accept_atomic(const Request& q, Psn psn, const Location& where) {
   const proto::AtomicEth atomic = q.view.atomic_eth();
   ResponderResource& resource = take_resource(q, psn);
-  resource.is_atomic = true;
   resource.is_pending = true;
   q.effect().is_atomic = true;
   q.effect().resource_number = resource.number;
@@ -250,6 +286,26 @@ void accept_atomic(const Request& q, Psn psn, const Location& where) {
   op.operand = atomic.swap_or_add_data;
   q.batch.ops.push_back(op);
   q.r().expected_psn = psn.plus(1);
+}
+
+// ATOMIC WRITE and FLUSH: answered as a READ of no bytes, which goes out when the writes before it are done,
+// and these are then visible to all [IBTA oA19-1]. Uses a resource [IBTA oA19-9].
+void accept_single(const Request& q, Psn psn, const Location& where) {
+  ResponderResource& resource = take_resource(q, psn);
+  resource.run_psn = resource.send_psn = psn;
+  resource.end_psn = psn.plus(1);
+  resource.is_pending = true;
+  q.r().expected_psn = psn.plus(1);
+  if (q.info.operation == Operation::kFlush) return;
+  MemoryOp op;
+  op.kind = MemoryOp::Kind::kWrite;
+  op.space = where.space;
+  op.address = where.address;
+  op.order_key = q.qp.qpn.value();
+  op.length_bytes = q.payload_bytes();
+  op.local = q.payload();
+  op.ends_message = true;
+  q.batch.ops.push_back(op);
 }
 
 // Places the payload of a SEND or WRITE. False: a key of the receive WQE has gone since it was taken.
@@ -314,13 +370,23 @@ void end_message(const Request& q) {
   effect.wakes = q.view.bth.solicited_event;
 }
 
+// What a response answers.
+void accept_answered(const Request& q, Psn psn, const Location& where) {
+  if (q.info.operation == Operation::kReadRequest) {
+    accept_read(q, psn);
+  } else if (q.info.operation == Operation::kCompareSwap || q.info.operation == Operation::kFetchAdd) {
+    accept_atomic(q, psn, where);
+  } else {
+    accept_single(q, psn, where);
+  }
+}
+
 Check accept(const Request& q, const Location& where) {
   Responder& r = q.r();
   const Psn psn = q.view.bth.psn;
-  if (q.info.operation == Operation::kReadRequest || q.info.operation == Operation::kCompareSwap ||
-      q.info.operation == Operation::kFetchAdd) {
+  if (q.info.operation != Operation::kSend && q.info.operation != Operation::kWrite) {
     r.msn = r.msn.next();  // [IBTA C9-148]
-    q.info.operation == Operation::kReadRequest ? accept_read(q, psn) : accept_atomic(q, psn, where);
+    accept_answered(q, psn, where);
     return kPass;
   }
   if (q.info.starts_message()) start_message(q);
@@ -449,7 +515,7 @@ void owe_again(Qp& qp, ResponderResource& resource) {
 DropReason repeat_read(const Request& q) {
   const Psn psn = q.view.bth.psn;
   ResponderResource* const resource = find_resource(q.qp, psn);
-  if (resource == nullptr || resource->is_atomic) return DropReason::kDuplicate;
+  if (resource == nullptr || resource->operation != Operation::kReadRequest) return DropReason::kDuplicate;
   const proto::Reth reth = q.view.reth();
   Location where;
   if (reth.dma_length_bytes > q.shard.config.limits.max_message_bytes ||
@@ -473,10 +539,12 @@ DropReason repeat_read(const Request& q) {
   return DropReason::kDuplicate;
 }
 
-// Never executed again: the saved result [IBTA, READ/ATOMIC: replay].
-DropReason repeat_atomic(const Request& q) {
+// Never executed again: the saved result [IBTA, READ/ATOMIC: replay; IBTA oA19-14].
+DropReason repeat_single(const Request& q) {
   ResponderResource* const resource = find_resource(q.qp, q.view.bth.psn);
-  if (resource != nullptr && resource->is_atomic) owe_again(q.qp, *resource);
+  if (resource == nullptr || resource->operation != q.info.operation) return DropReason::kDuplicate;
+  owe_again(q.qp, *resource);
+  resource->send_psn = resource->run_psn;
   return DropReason::kDuplicate;
 }
 
@@ -487,7 +555,9 @@ DropReason decide_duplicate(const Request& q) {
       return repeat_read(q);
     case Operation::kCompareSwap:
     case Operation::kFetchAdd:
-      return repeat_atomic(q);
+    case Operation::kAtomicWrite:
+    case Operation::kFlush:
+      return repeat_single(q);
     case Operation::kSend:
     case Operation::kWrite:
       q.reply(Syndrome::ack(), q.r().expected_psn.plus(-1));  // the newest [IBTA C9-105]
@@ -495,8 +565,6 @@ DropReason decide_duplicate(const Request& q) {
     case Operation::kReadResponse:
     case Operation::kAcknowledge:
     case Operation::kAtomicAcknowledge:
-    case Operation::kFlush:
-    case Operation::kAtomicWrite:
     case Operation::kResync:
     case Operation::kCnp:
     case Operation::kReserved:
@@ -709,7 +777,7 @@ DropReason fail_request(Shard& shard, Qp& qp, const ReceivedPacket& packet) {
 bool plan_response(Shard& shard, Qp& qp, TransmitBatch& batch) {
   if (qp.state == QpState::kErr ? !qp.answers_in_error : !qp.can_receive()) return false;
   if (ResponderResource* const resource = first_pending(qp); resource != nullptr) {
-    if (resource->is_atomic) {
+    if (resource->is_atomic()) {
       plan_atomic_response(qp, *resource, batch);
     } else if (!plan_read_response(shard, qp, *resource, batch)) {
       end_with_nak(shard, qp, resource->send_psn, NakCode::kRemoteAccessError, EventKind::kQpAccessErr);

@@ -81,6 +81,13 @@ struct RingSendWqe {
       std::uint32_t rkey;     // as it shall be
       std::uint32_t access;
     } mw;
+    struct {
+      std::uint64_t remote_address;
+      std::uint32_t length_bytes;
+      std::uint32_t rkey;
+      std::uint8_t placement_types;
+      std::uint8_t selectivity_level;
+    } flush;
     std::uint8_t bytes[120];
   } wr;
   std::uint32_t status;

@@ -20,6 +20,7 @@ enum class SendOpcode : std::uint32_t {
   kLocalInvalidate = 7,
   kBindMw = 8,
   kSendWithInvalidate = 9,
+  kFlush = 14,  // no verb of today's providers leads here
   kAtomicWrite = 15,
 };
 
@@ -52,6 +53,7 @@ enum class WcOpcode : std::uint32_t {
   kFetchAdd = 4,
   kBindMw = 5,
   kLocalInvalidate = 6,
+  kFlush = 8,
   kAtomicWrite = 9,
   kReceive = 128,
   kReceiveRdmaWithImmediate = 129,

@@ -30,7 +30,7 @@ struct SendWqe {
   std::uint32_t length_bytes = 0;  // of the message; READ: of the answer; atomics: 8
   std::uint32_t num_sge = 0;
   proto::Rkey rkey;             // local invalidate: its target
-  std::uint32_t immediate = 0;  // as a number; or the key to invalidate
+  std::uint32_t immediate = 0;  // as a number; or the key to invalidate; FLUSH: placement, selectivity << 4
   proto::Psn first_psn;
   std::uint32_t ah_number = 0;  // of a datagram, and the two below
   proto::Qpn remote_qpn;
@@ -47,7 +47,7 @@ struct SendWqe {
   [[nodiscard]] bool is_local() const {
     return completes_as == WcOpcode::kBindMw || completes_as == WcOpcode::kLocalInvalidate;
   }
-  // READ and ATOMIC: answered by data, counted by max_rd_atomic.
+  // READ, ATOMIC, ATOMIC WRITE and FLUSH: answered by a response, counted by max_rd_atomic.
   [[nodiscard]] bool is_rd_atomic() const {
     return operation != proto::Operation::kSend && operation != proto::Operation::kWrite;
   }

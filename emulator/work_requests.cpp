@@ -34,8 +34,14 @@ constexpr SendOpcodeInfo kSendOpcodes[] = {
     {kRc | kUc, MessageTail::kNone, proto::Operation::kSend, WcOpcode::kLocalInvalidate},
     {kRc | kUc, MessageTail::kNone, proto::Operation::kSend, WcOpcode::kBindMw},
     {kRc, MessageTail::kInvalidate, proto::Operation::kSend, WcOpcode::kSend},
+    {},
+    {},
+    {},
+    {},
+    {kRc, MessageTail::kNone, proto::Operation::kFlush, WcOpcode::kFlush},
+    {kRc, MessageTail::kNone, proto::Operation::kAtomicWrite, WcOpcode::kAtomicWrite},
 };
-static_assert(std::size(kSendOpcodes) == static_cast<std::size_t>(SendOpcode::kSendWithInvalidate) + 1);
+static_assert(std::size(kSendOpcodes) == static_cast<std::size_t>(SendOpcode::kAtomicWrite) + 1);
 
 std::uint64_t total_bytes(std::span<const RingSge> sges) {
   std::uint64_t sum = 0;  // of 32 32-bit lengths at most
@@ -54,7 +60,6 @@ bool keys_grant(const Shard& shard, const Pd& pd, std::span<const RingSge> sges,
 
 // Judges the private copy, whose tail stands already; returns what it will complete with.
 WcStatus judge(const Shard& shard, const Qp& qp, std::uint32_t index, SendWqe& wqe) {
-  if (wqe.is_rd_atomic() && qp.attributes.max_rd_atomic == 0) return WcStatus::kLocalQpOperationError;
   // A datagram is one packet. Longer ones are not sent, and the sender is told (where [IBTA C10-93.1.1] is
   // read as not to).
   const std::uint32_t most = qp.is_datagram() ? qp.path_mtu_bytes : shard.config.limits.max_message_bytes;
@@ -86,6 +91,11 @@ void copy_target(const RingSendWqe& shared, Qp& qp, std::uint32_t index, SendWqe
                                 proto::Lkey{mw.mr_lkey}, mw.address,
                                 mw.length_bytes,         mw.access};
     std::memcpy(qp.sq.tail(index), &binding, sizeof binding);
+  } else if (wqe.operation == proto::Operation::kFlush) {
+    wqe.remote_address = shared.wr.flush.remote_address;
+    wqe.rkey = proto::Rkey{shared.wr.flush.rkey};
+    wqe.length_bytes = shared.wr.flush.length_bytes;
+    wqe.immediate = (shared.wr.flush.placement_types & 0xFU) | (shared.wr.flush.selectivity_level & 3U) << 4;
   } else if (wqe.completes_as == WcOpcode::kLocalInvalidate) {
     wqe.rkey = proto::Rkey{shared.immediate_or_invalidate};
   } else if (wqe.operation == proto::Operation::kCompareSwap ||
@@ -104,6 +114,13 @@ void copy_target(const RingSendWqe& shared, Qp& qp, std::uint32_t index, SendWqe
 // SGEs or inline data; returns what the request will complete with.
 WcStatus copy_data(const Shard& shard, Qp& qp, const RingDma& dma, const std::byte* tail, std::uint32_t index,
                    SendWqe& wqe) {
+  if (wqe.is_rd_atomic() && qp.attributes.max_rd_atomic == 0) return WcStatus::kLocalQpOperationError;
+  if (wqe.operation == proto::Operation::kFlush) return WcStatus::kSuccess;
+  if (wqe.operation == proto::Operation::kAtomicWrite) {  // its bytes stand there, whatever `dma` says
+    wqe.length_bytes = sizeof(std::uint64_t);
+    std::memcpy(qp.sq.tail(index), tail, sizeof(std::uint64_t));
+    return WcStatus::kSuccess;
+  }
   const QpCapabilities& cap = qp.attributes.capabilities;
   // ibv_wr_set_inline_data sets no flag: no SGEs but bytes means inline data.
   if (dma.num_sge == 0 && dma.length_bytes > 0) wqe.flags |= kSendInline;

@@ -223,7 +223,7 @@ TEST_CASE("M08, M09: access rights and ranges of a registration") {
     INFO("optional bit " << bit);
     CHECK(register_mr(bench, at, 0x1000, kAccessLocalWrite | 1U << bit, at) == std::errc{});
   }
-  for (const std::uint32_t bit : {8U, 12U, 19U, 30U, 31U}) {
+  for (const std::uint32_t bit : {9U, 10U, 12U, 19U, 30U, 31U}) {
     INFO("bit " << bit);
     CHECK(register_mr(bench, at, 0x1000, kAccessLocalWrite | 1U << bit, at) != std::errc{});
   }

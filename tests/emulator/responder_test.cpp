@@ -596,9 +596,8 @@ TEST_CASE("S03: all 256 opcodes to an RC QP, with right and wrong ICRC") {
       CHECK((bench.last_verdict() == DropReason::kAccepted) == (opcode == Opcode::kCnp));
       bench.expect_nothing();
       CHECK(qp.qp->state() == QpState::kRts);
-    } else if (!info.is_known || info.operation == proto::Operation::kFlush ||
-               info.operation == proto::Operation::kAtomicWrite) {
-      // Reserved, or not offered.
+    } else if (!info.is_known || info.operation == proto::Operation::kFlush) {
+      // Reserved, or not granted.
       bench.expect({.opcode = Opcode::kRcAcknowledge, .psn = 100, .syndrome = kNakInvalid});
     } else if (info.role == proto::Role::kResponse) {
       bench.expect_nothing();

@@ -103,6 +103,9 @@ bool Qp::queue_send(const SendWr& wr) {
   const bool is_atomic = wr.opcode == kWrCompareSwap || wr.opcode == kWrFetchAdd;
   if (type_ == QpType::kUd || type_ == QpType::kGsi) {
     wqe.wr.ud = {wr.remote_qpn.value(), wr.remote_qkey.value(), 0, 0, wr.ah.value + 1};
+  } else if (wr.opcode == kWrFlush) {
+    wqe.wr.flush = {wr.remote_address, static_cast<std::uint32_t>(length), wr.rkey.value(), wr.placement,
+                    wr.selectivity};
   } else if (wr.opcode == kWrBindWindow) {
     const Binding& to = wr.binding;
     wqe.wr.mw = {to.address,     to.length_bytes,    to.mr_lkey.value(),
@@ -129,6 +132,7 @@ bool Qp::queue_send(const SendWr& wr) {
   } else {
     store_sges(behind, wr.sges);
   }
+  if (wr.opcode == kWrAtomicWrite) std::memcpy(behind, &wr.atomic_write, sizeof wr.atomic_write);
   store_release(header.producer, (header.producer + 1) & header.index_mask);
   return true;
 }

@@ -36,6 +36,8 @@ enum WrOpcode : std::uint32_t {
   kWrBindWindow = 8,
   kWrSendInvalidate = 9,
   kWrTso = 10,
+  kWrFlush = 14,
+  kWrAtomicWrite = 15,
 };
 enum SendFlags : std::uint32_t { kFence = 1, kSignaled = 2, kSolicited = 4, kInline = 8 };
 enum WcStatus : std::uint32_t {
@@ -64,6 +66,8 @@ enum WcOpcode : std::uint32_t {
   kWcFetchAdd = 4,
   kWcBindWindow = 5,
   kWcLocalInvalidate = 6,
+  kWcFlush = 8,
+  kWcAtomicWrite = 9,
   kWcRecv = 128,
   kWcRecvWriteImm = 129,
 };
@@ -97,6 +101,8 @@ struct SendWr {
   proto::Qkey remote_qkey{};
   proto::Rkey invalidate{};  // of kWrSendInvalidate and kWrLocalInvalidate
   Binding binding{};
+  std::uint64_t atomic_write = 0;               // its bytes, as they lie in memory
+  std::uint8_t placement = 0, selectivity = 0;  // of kWrFlush, whose length is the SGEs'
 };
 
 struct RecvWr {
