@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Run the tests of Rocinante in stages. Start it as `tools/test`, which first installs what is missing.
 
-    tools/test [--quick] [STAGE...]
+    tools/test [--quick | --long] [STAGE...]
 
 Stages:
     format      clang-format on every source file
@@ -13,13 +13,21 @@ Stages:
     e2e-asan    a part of `e2e`, of build-asan/
     tidy        clang-tidy on the product, not on the tests: on what changed since it was last found clean
 
+and, with --long, as CI does, or when asked for by name:
+    sim         a minute of random programs over faulty links (tools/sim)
+    kills       300 applications killed at random moments (tests/e2e)
+    fuzz        each libFuzzer target for some seconds (tests/fuzz)
+    coverage    line coverage of proto and emulator, which must be 95 % (tests/coverage)
+    mutation    a sample of small changes to the engine, of which the tests must notice 85 % (tests/mutation)
+
 They run in this order, but build-asan and tidy, which want processors, run beside unit, e2e and e2e-asan, which mostly
 wait, and take only what those leave. A stage brings the build that it needs. --quick is format, build, unit and the short part of
 e2e. Logs are in build/test-logs/. Exit status is 0 when nothing failed. The last line is `N passed, N failed, N skipped`: each
 Catch2 case and each end-to-end case counts, and each of format, tidy and the two builds counts as one.
 
 Examples:
-    tools/test                 everything
+    tools/test                 all but the long ones
+    tools/test --long          everything
     tools/test build unit      after a change
     tools/test --quick         before a commit
 """
@@ -40,7 +48,9 @@ import time
 TOP = pathlib.Path(__file__).resolve().parent.parent
 LOGS = TOP / "build" / "test-logs"
 JOBS = len(os.sched_getaffinity(0))
-STAGES = ["format", "build", "unit", "e2e", "build-asan", "asan", "e2e-asan", "tidy"]
+USUAL = ["format", "build", "unit", "e2e", "build-asan", "asan", "e2e-asan", "tidy"]
+LONG = ["sim", "kills", "fuzz", "coverage", "mutation"]
+STAGES = [*USUAL, *LONG]
 QUICK = ["format", "build", "unit", "e2e"]
 BESIDE = ["build-asan", "tidy"]  # run in this order beside the others, once `build` is done
 PRODUCT_FOLDERS = ["proto", "emulator", "dpdk_port", "verbs_shim", "tools"]
@@ -400,11 +410,48 @@ def stage_tidy(tally, _options):
         say("tidy", "clean")
 
 
+# --- the long ones --------------------------------------------------------------------------------------
+
+def one_program(stage, tally, command, limit, echo=None):
+    """A program that judges by its exit status and says in its last line what came of it."""
+    status, output = run(stage, command, f"{stage}.log", limit, echo=echo)
+    last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "it printed nothing")
+    say(stage, last[:150])
+    if status == 0:
+        tally.passes()
+    else:
+        tally.fails(stage, "ran into its time limit" if status == 124 else tail(output), shlex.join(map(str, command)))
+
+
+def stage_sim(tally, _options):
+    seed = int.from_bytes(os.urandom(3), "big")  # another each time, and printed
+    one_program("sim", tally, ["tools/sim", "--seconds", "60", "--seed", seed], 200)
+
+
+def stage_kills(tally, _options):
+    one_program("kills", tally, ["tests/e2e/run.py", "build", "--only", "user/killed/at-random-moments", "--kills", "300"], 300,
+                echo=r"kills")
+
+
+def stage_fuzz(tally, _options):
+    one_program("fuzz", tally, ["tests/fuzz/run", "--seconds", "10"], 900)
+
+
+def stage_coverage(tally, _options):
+    one_program("coverage", tally, ["tests/coverage"], 900, echo=r"^lines:")
+
+
+def stage_mutation(tally, _options):
+    one_program("mutation", tally, ["tests/mutation/check", "--sample", "60", "--seed", "1"], 900, echo="mutation score")
+
+
 # --- all together ---------------------------------------------------------------------------------------
 
 RUN = {"format": stage_format, "build": stage_build, "unit": stage_unit, "e2e": stage_e2e,
-       "build-asan": stage_build_asan, "asan": stage_asan, "e2e-asan": stage_e2e_asan, "tidy": stage_tidy}
-NEEDS = {"unit": "build", "e2e": "build", "asan": "build-asan", "e2e-asan": "build-asan"}
+       "build-asan": stage_build_asan, "asan": stage_asan, "e2e-asan": stage_e2e_asan, "tidy": stage_tidy,
+       "sim": stage_sim, "kills": stage_kills, "fuzz": stage_fuzz, "coverage": stage_coverage, "mutation": stage_mutation}
+NEEDS = {"unit": "build", "e2e": "build", "asan": "build-asan", "e2e-asan": "build-asan",
+         "sim": "build", "kills": "build", "fuzz": "build", "mutation": "build"}
 
 
 def report(tally):
@@ -425,12 +472,13 @@ def main():
     parser = argparse.ArgumentParser(prog="tools/test", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the short form, a minute or two")
+    parser.add_argument("--long", action="store_true", help="the long stages, too")
     parser.add_argument("stage", nargs="*", metavar="STAGE", help="only these stages: " + " ".join(STAGES))
     options = parser.parse_args()
     for stage in options.stage:
         if stage not in STAGES:
             parser.error(f"no stage '{stage}'; there are: {' '.join(STAGES)}")
-    asked = set(options.stage or (QUICK if options.quick else STAGES))
+    asked = set(options.stage or (QUICK if options.quick else STAGES if options.long else USUAL))
     asked |= {NEEDS[stage] for stage in asked if stage in NEEDS}
     beside = [stage for stage in BESIDE if stage in asked]
     before = [stage for stage in STAGES if stage in asked and stage not in BESIDE]
