@@ -119,26 +119,52 @@ std::errc Application::create_cq(const std::string& name, std::uint32_t entries)
   return {};
 }
 
-std::errc Application::create_qp(const std::string& name, const std::string& pd, std::uint32_t type,
-                                 Cq& send_cq, Cq& recv_cq, const QpCapabilities& capabilities,
-                                 bool signal_all) {
+std::errc Application::resize_cq(Cq& cq, std::uint32_t entries) {
+  const RingShape shape = cq_ring_shape(entries);
+  sim::RingMemory ring(shape.bytes());
+  const std::errc error = transact(ResizeCq{cq.handle, ring.bytes(), shape.slots}).error;
+  if (error == std::errc{}) cq.ring = std::move(ring);
+  return error;
+}
+
+std::errc Application::create_srq(const std::string& name, const std::string& pd, std::uint32_t max_wr,
+                                  std::uint32_t max_sge, std::uint32_t limit) {
+  auto srq = std::make_unique<Srq>();
+  srq->max_sge = max_sge;
+  srq->ring = sim::RingMemory(srq_ring_shape(max_wr, max_sge).bytes());
+  const CommandReply reply =
+      transact(CreateSrq{pds.at(pd), max_wr, max_sge, limit, srq->ring.bytes(), name_object(name)});
+  if (reply.error != std::errc{}) return reply.error;
+  srq->handle = std::get<SrqHandle>(reply.body);
+  srqs[name] = std::move(srq);
+  return {};
+}
+
+std::errc Application::create_qp(const std::string& name, const std::string& pd, Cq& send_cq, Cq& recv_cq,
+                                 const QpShape& shape) {
   auto qp = std::make_unique<Qp>();
   qp->name = name;
-  qp->type = static_cast<QpType>(type);
-  qp->capabilities = capabilities;
-  qp->send_ring = sim::RingMemory(send_ring_shape(capabilities).bytes());
-  qp->recv_ring = sim::RingMemory(recv_ring_shape(capabilities).bytes());
+  qp->type = static_cast<QpType>(shape.type);
+  qp->capabilities = shape.capabilities;
+  qp->send_ring = sim::RingMemory(send_ring_shape(shape.capabilities).bytes());
   qp->send_cq = &send_cq;
   qp->recv_cq = &recv_cq;
+  qp->srq = shape.srq;
   CreateQp create;
   create.pd = pds.at(pd);
   create.send_cq = send_cq.handle;
   create.recv_cq = recv_cq.handle;
-  create.type = type;
-  create.sq_signal_all = signal_all;
-  create.capabilities = capabilities;
+  create.type = shape.type;
+  create.sq_signal_all = shape.signal_all;
+  if (shape.srq != nullptr) {
+    qp->capabilities.max_recv_wr = qp->capabilities.max_recv_sge = 0;
+    create.srq = shape.srq->handle;
+  } else {
+    qp->recv_ring = sim::RingMemory(recv_ring_shape(shape.capabilities).bytes());
+    create.recv_ring = qp->recv_ring.bytes();
+  }
+  create.capabilities = qp->capabilities;
   create.send_ring = qp->send_ring.bytes();
-  create.recv_ring = qp->recv_ring.bytes();
   create.user_handle = name_object(name);
   const CommandReply reply = transact(create);
   if (reply.error != std::errc{}) return reply.error;
@@ -198,20 +224,32 @@ void Application::ring_doorbell(Qp& qp) {
   host_.pass();
 }
 
-std::errc Application::post_recv(Qp& qp, std::uint64_t wr_id, const std::vector<RingSge>& sges) {
-  if (state_of(qp) == QpState::kReset) return std::errc::invalid_argument;  // [IBTA C10-97.2.1]
-  if (sges.size() > qp.capabilities.max_recv_sge) return std::errc::invalid_argument;
-  RingHeader& header = qp.recv_ring.header();
+namespace {
+
+std::errc queue_recv(sim::RingMemory& ring, std::uint64_t wr_id, const std::vector<RingSge>& sges) {
+  RingHeader& header = ring.header();
   if (is_full(header)) return std::errc::not_enough_memory;
   RingRecvWqe wqe{};
   wqe.wr_id = wr_id;
   wqe.dma.length_bytes = wqe.dma.resid = length_of(sges);
   wqe.dma.num_sge = static_cast<std::uint32_t>(sges.size());
-  std::byte* const slot = qp.recv_ring.slot(header.producer);
+  std::byte* const slot = ring.slot(header.producer);
   std::memcpy(slot, &wqe, sizeof wqe);
   if (!sges.empty()) std::memcpy(slot + sizeof wqe, sges.data(), sges.size() * sizeof(RingSge));
   advance_producer(header);
   return {};
+}
+
+}  // namespace
+
+std::errc Application::post_recv(Qp& qp, std::uint64_t wr_id, const std::vector<RingSge>& sges) {
+  const bool is_refused = state_of(qp) == QpState::kReset ||  // [IBTA C10-97.2.1]
+                          qp.srq != nullptr || sges.size() > qp.capabilities.max_recv_sge;
+  return is_refused ? std::errc::invalid_argument : queue_recv(qp.recv_ring, wr_id, sges);
+}
+
+std::errc Application::post_recv(Srq& srq, std::uint64_t wr_id, const std::vector<RingSge>& sges) {
+  return sges.size() > srq.max_sge ? std::errc::invalid_argument : queue_recv(srq.ring, wr_id, sges);
 }
 
 // ---- completions, memory ---------------------------------------------------------------------------

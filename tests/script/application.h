@@ -44,6 +44,12 @@ struct Cq {
   std::deque<Completed> polled;
 };
 
+struct Srq {
+  emulator::SrqHandle handle;
+  sim::RingMemory ring;
+  std::uint32_t max_sge = 0;
+};
+
 struct Qp {
   std::string name;
   emulator::QpHandle handle;
@@ -52,6 +58,7 @@ struct Qp {
   emulator::QpCapabilities capabilities;
   sim::RingMemory send_ring, recv_ring;
   Cq *send_cq = nullptr, *recv_cq = nullptr;
+  Srq* srq = nullptr;  // receives come from there
   // The peer's side of the connection.
   proto::Qpn peer_qpn;
   proto::Psn first_psn, peer_first_psn;  // of the engine as requester, and of the peer
@@ -81,9 +88,17 @@ class Application {
   std::errc register_region(const std::string& name, const std::string& pd, std::size_t bytes,
                             std::uint32_t access, std::optional<std::uint64_t> iova);
   std::errc create_cq(const std::string& name, std::uint32_t entries);
-  // `type` as a number: it may be none that there is.
-  std::errc create_qp(const std::string& name, const std::string& pd, std::uint32_t type, Cq& send_cq,
-                      Cq& recv_cq, const emulator::QpCapabilities& capabilities, bool signal_all);
+  std::errc resize_cq(Cq& cq, std::uint32_t entries);
+  std::errc create_srq(const std::string& name, const std::string& pd, std::uint32_t max_wr,
+                       std::uint32_t max_sge, std::uint32_t limit);
+  struct QpShape {
+    std::uint32_t type = 0;  // a number: it may be none that there is
+    emulator::QpCapabilities capabilities{};
+    bool signal_all = false;
+    Srq* srq = nullptr;
+  };
+  std::errc create_qp(const std::string& name, const std::string& pd, Cq& send_cq, Cq& recv_cq,
+                      const QpShape& shape);
 
   std::errc alloc_window(const std::string& name, const std::string& pd, std::uint32_t type);
   std::errc create_ah(const std::string& name, const std::string& pd, const emulator::AddressVector& av);
@@ -92,6 +107,7 @@ class Application {
   std::errc queue_send(Qp& qp, const SendPost& post);
   void ring_doorbell(Qp& qp);
   std::errc post_recv(Qp& qp, std::uint64_t wr_id, const std::vector<emulator::RingSge>& sges);
+  std::errc post_recv(Srq& srq, std::uint64_t wr_id, const std::vector<emulator::RingSge>& sges);
 
   // Takes what is in the rings of polled CQs.
   void poll();
@@ -106,6 +122,7 @@ class Application {
   std::map<std::string, emulator::PdHandle> pds;
   std::map<std::string, Region> regions;
   std::map<std::string, Window> windows;
+  std::map<std::string, std::unique_ptr<Srq>> srqs;
   std::map<std::string, emulator::AhHandle> ahs;
   std::map<std::string, std::unique_ptr<Cq>> cqs;
   std::map<std::string, std::unique_ptr<Qp>> qps;

@@ -79,9 +79,10 @@ const Attribute* find_attribute(std::string_view name) {
 
 std::uint32_t usual_mask(QpType type, QpState to) {
   const bool is_rc = type == QpType::kRc;
-  const bool is_datagram = type == QpType::kUd || static_cast<std::uint32_t>(type) == 1;
+  const bool is_gsi = type == QpType::kGsi, is_datagram = is_gsi || type == QpType::kUd;
   if (to == QpState::kInit) {
-    return kQpPkeyIndex | kQpPort | (is_datagram ? std::uint32_t{kQpQkey} : std::uint32_t{kQpAccessFlags});
+    return kQpPkeyIndex | (is_gsi ? 0U : std::uint32_t{kQpPort}) |
+           (is_datagram ? std::uint32_t{kQpQkey} : std::uint32_t{kQpAccessFlags});
   }
   if (to == QpState::kRtr) {
     if (is_datagram) return 0;

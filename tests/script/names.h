@@ -110,8 +110,9 @@ inline constexpr Names<std::uint8_t, 13> kEventNames{{
 }};
 
 inline constexpr std::uint32_t kUsualQkey = 0x11111111;  // of both sides
+inline constexpr std::uint32_t kGsiQkey = 0x80010000;    // of QP1
 
-inline constexpr Names<std::uint32_t, 3> kTypeNames{{{"rc", 2}, {"uc", 3}, {"ud", 4}}};
+inline constexpr Names<std::uint32_t, 4> kTypeNames{{{"gsi", 1}, {"rc", 2}, {"uc", 3}, {"ud", 4}}};
 
 inline constexpr Names<std::uint32_t, 7> kAccessNames{{
     {"lw", emulator::kAccessLocalWrite},

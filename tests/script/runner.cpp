@@ -22,6 +22,9 @@ const Runner::Verb Runner::kVerbs[] = {
     {"mr", &Runner::on_region, Role::kStimulus},
     {"pd", &Runner::on_pd, Role::kStimulus},
     {"cq", &Runner::on_cq, Role::kStimulus},
+    {"resize", &Runner::on_resize, Role::kStimulus},
+    {"srq", &Runner::on_srq, Role::kStimulus},
+    {"limit", &Runner::on_limit, Role::kStimulus},
     {"mw", &Runner::on_window, Role::kStimulus},
     {"ah", &Runner::on_address_handle, Role::kStimulus},
     {"attach", &Runner::on_multicast, Role::kStimulus},
@@ -225,7 +228,7 @@ PacketLine Runner::read_packet(Words& words, bool is_sent) {
   }
   if (info.has(proto::Extension::kDeth)) {
     line.add_if_missing("sqpn", hex(of.peer_qpn.value()));
-    line.add_if_missing("qkey", hex(kUsualQkey));
+    line.add_if_missing("qkey", hex(of.type == QpType::kGsi ? kGsiQkey : kUsualQkey));
   }
   if (info.has(proto::Extension::kReth)) {
     const std::string* const length = line.find("len");

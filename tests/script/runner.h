@@ -95,6 +95,10 @@ class Runner {
   void on_address_handle(Words& words);
   void on_multicast(Words& words);
   void on_detach(Words& words);
+  void on_resize(Words& words);
+  void on_srq(Words& words);
+  void on_limit(Words& words);
+  [[nodiscard]] Srq& srq_named(const std::string& name);
   void on_post(Words& words);
   [[nodiscard]] std::string pd_named(Words& words);
   // The part of a work request that depends on its kind, and on the QP's.

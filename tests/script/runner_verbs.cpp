@@ -140,7 +140,7 @@ void Runner::on_engine(Words& words) {
 QpAttributes Runner::usual_attributes(const Qp& qp) {
   QpAttributes attributes;
   attributes.path_mtu_code = 1;
-  attributes.qkey = kUsualQkey;
+  attributes.qkey = qp.type == QpType::kGsi ? kGsiQkey : kUsualQkey;
   attributes.rq_psn = qp.peer_first_psn;
   attributes.sq_psn = qp.first_psn;
   attributes.dest_qpn = qp.peer_qpn;
@@ -212,7 +212,9 @@ void Runner::on_qp(Words& words) {
   }
   Cq& send_cq = cq ? cq_named(*cq) : *app().cqs.at(name + ".send");
   Cq& recv_cq = cq ? cq_named(*cq) : *app().cqs.at(name + ".recv");
-  const std::errc error = app().create_qp(name, pd, type, send_cq, recv_cq, capabilities, signal_all);
+  const std::optional<std::string> srq = words.value("srq");
+  const std::errc error = app().create_qp(name, pd, send_cq, recv_cq,
+                                          {type, capabilities, signal_all, srq ? &srq_named(*srq) : nullptr});
   if (words.outcome() != std::nullopt || error != std::errc{}) {
     judge(error, words);
     static_cast<void>(words.rest());  // of a QP that is not there
@@ -290,6 +292,34 @@ void Runner::on_region(Words& words) {
   judge(app().register_region(name, pd, bytes, access, words.number("iova")), words);
 }
 
+void Runner::on_resize(Words& words) {
+  Cq& cq = cq_named(words.need("a CQ"));
+  judge(
+      app().resize_cq(cq, static_cast<std::uint32_t>(words.number("entries", 1U << 20).value_or(kCqEntries))),
+      words);
+}
+
+Srq& Runner::srq_named(const std::string& name) {
+  const auto found = app().srqs.find(name);
+  if (found == app().srqs.end()) complain("there is no SRQ '" + name + "'");
+  return *found->second;
+}
+
+void Runner::on_srq(Words& words) {
+  const std::string name = words.need("a name");
+  const std::string pd = pd_named(words);
+  const auto max_wr = static_cast<std::uint32_t>(words.number("max_wr", 1U << 20).value_or(15));
+  const auto max_sge = static_cast<std::uint32_t>(words.number("max_sge", 1024).value_or(4));
+  const auto limit = static_cast<std::uint32_t>(words.number("limit", 1U << 20).value_or(0));
+  judge(app().create_srq(name, pd, max_wr, max_sge, limit), words);
+}
+
+void Runner::on_limit(Words& words) {
+  const Srq& srq = srq_named(words.need("an SRQ"));
+  const auto limit = static_cast<std::uint32_t>(number_of("limit", words.need("a number"), 0xFFFFFFFF));
+  judge(app().transact(ModifySrq{srq.handle, limit, 0, {}}).error, words);
+}
+
 void Runner::on_pd(Words& words) { judge(app().alloc_pd(words.need("a name")), words); }
 
 void Runner::on_cq(Words& words) {
@@ -319,6 +349,8 @@ void Runner::on_destroy(Words& words) {
     return end(application.pds, DeallocPd{found->second});
   if (const auto found = application.ahs.find(name); found != application.ahs.end())
     return end(application.ahs, DestroyAh{found->second});
+  if (const auto found = application.srqs.find(name); found != application.srqs.end())
+    return end(application.srqs, DestroySrq{found->second->handle});
   if (const auto found = application.windows.find(name); found != application.windows.end())
     return end(application.windows, DeallocMw{found->second.handle});
   const Region region = region_named(name);
@@ -358,10 +390,11 @@ std::vector<RingSge> Runner::sges_of(Words& words, const std::string& usual_plac
 
 void Runner::post_recv(Words& words) {
   const Range ids = range_of("wr", words.value("wr").value_or("0"));
+  const std::optional<std::string> srq = words.value("srq");
   const std::vector<RingSge> sges = sges_of(words, "mr+0x8000", kReceiveBytes, true);
   std::errc error{};
   for (std::uint64_t id = ids.first; id <= ids.last && error == std::errc{}; ++id)
-    error = app().post_recv(qp(), id, sges);
+    error = srq ? app().post_recv(srq_named(*srq), id, sges) : app().post_recv(qp(), id, sges);
   judge(error, words);
 }
 
@@ -374,9 +407,11 @@ void Runner::fill_datagram(Words& words, RingSendWqe& wqe) {
   const auto found = app().ahs.find(name);
   const std::optional<std::uint64_t> number = try_number(name);  // of one that there may not be
   if (found == app().ahs.end() && !number) complain("there is no address handle '" + name + "'");
-  wqe.wr.ud = {qpn_of(words.value("qpn").value_or("peer")),
-               static_cast<std::uint32_t>(words.number("qkey", 0xFFFFFFFF).value_or(kUsualQkey)), 0, 0,
-               found == app().ahs.end() ? static_cast<std::uint32_t>(*number) : found->second.value + 1};
+  wqe.wr.ud = {
+      qpn_of(words.value("qpn").value_or("peer")),
+      static_cast<std::uint32_t>(
+          words.number("qkey", 0xFFFFFFFF).value_or(qp().type == QpType::kGsi ? kGsiQkey : kUsualQkey)),
+      0, 0, found == app().ahs.end() ? static_cast<std::uint32_t>(*number) : found->second.value + 1};
 }
 
 // A binding gets the next key of its window, unless the line says which.
@@ -413,7 +448,7 @@ void Runner::on_post(Words& words) {
   if (const auto imm = words.number("imm", 0xFFFFFFFF))
     wqe.immediate_or_invalidate = __builtin_bswap32(static_cast<std::uint32_t>(*imm));
   if (const auto inv = words.value("inv")) wqe.immediate_or_invalidate = key_of(*inv);
-  const bool is_datagram = qp().type == QpType::kUd;
+  const bool is_datagram = qp().type == QpType::kUd || qp().type == QpType::kGsi;
   if (is_datagram) fill_datagram(words, wqe);
   if (kind == "bind_mw") fill_bind(words, wqe);
   const std::uint64_t remote = place_of(words.value("remote").value_or(hex(kRemoteAddress))).iova;
