@@ -320,6 +320,8 @@ Outcome create_qp(Shard& shard, Context& context, const CreateQp& command) {
   CompletionQueue* const recv_cq = context.cqs.find(command.recv_cq.value);
   const QpCapabilities& cap = command.capabilities;
   if (pd == nullptr || send_cq == nullptr || recv_cq == nullptr) return refuse(std::errc::invalid_argument);
+  // An overrun CQ takes no more completions [IBTA C11-37]: who waits for them would wait for ever.
+  if (send_cq->is_overrun || recv_cq->is_overrun) return refuse(std::errc::invalid_argument);
   if (const std::errc error = check_capabilities(shard.config.limits, cap); error != std::errc{})
     return refuse(error);
   const RingShape send_shape = send_ring_shape(cap);
@@ -768,9 +770,12 @@ std::optional<Outcome> modify_qp(Shard& shard, Context& context, CommandId id, c
     qp->is_modifying = false;
   }
   // While the send queue drains nothing else may be asked for [IBTA 10.3].
-  const bool is_draining = qp->attributes.sq_draining && target != QpState::kReset && target != QpState::kErr;
+  const bool goes_on = target != QpState::kReset && target != QpState::kErr;
+  const bool is_draining = qp->attributes.sq_draining && goes_on;
+  const bool is_mute = (qp->send_cq->is_overrun || qp->recv_cq->is_overrun) && goes_on;  // [IBTA C11-37]
   const bool is_stale = (command.mask & kQpCurState) != 0 && command.attributes.current_state != qp->state;
-  if (is_draining || is_stale || !is_transition_allowed(qp->type, qp->state, target, command.mask)) {
+  if (is_draining || is_mute || is_stale ||
+      !is_transition_allowed(qp->type, qp->state, target, command.mask)) {
     return refuse(std::errc::invalid_argument);
   }
   const std::errc error = check_values(shard, shard.nic_of(*qp), qp->type, command.mask, command.attributes);

@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "emulator/ring_shape.h"
 #include "tests/emulator/script.h"
 
 using namespace roci;
@@ -301,6 +302,24 @@ TEST_CASE("Q06: a full CQ is an error of the CQ and of its QPs, not a silent los
   CHECK(bench.counters().cq_overruns >= 1);
   for (std::uint64_t i = 0; i < 3; ++i)
     bench.expect(*cq, {.wr_id = i});
+  // Nor does it serve again: not that QP, and no new one in either place.
+  CHECK(client.to_state(*qp.qp, QpState::kReset) == std::errc{});
+  CHECK(client.to_init(*qp.qp, 0) == std::errc::invalid_argument);
+  sim::RingMemory send(send_ring_shape({1, 1, 1, 1, 0}).bytes()),
+      recv(recv_ring_shape({1, 1, 1, 1, 0}).bytes());
+  CreateQp create;
+  create.pd = client.pd();
+  create.send_cq = cq->handle();
+  create.recv_cq = qp.recv_cq->handle();
+  create.type = static_cast<std::uint32_t>(QpType::kRc);
+  create.capabilities = {1, 1, 1, 1, 0};
+  create.send_ring = send.bytes();
+  create.recv_ring = recv.bytes();
+  CHECK(client.transact(create).error == std::errc::invalid_argument);
+  std::swap(create.send_cq, create.recv_cq);
+  CHECK(client.transact(create).error == std::errc::invalid_argument);
+  create.recv_cq = create.send_cq;  // neither is the overrun one
+  CHECK(client.transact(create).error == std::errc{});
 }
 
 TEST_CASE("Q09: RESET makes nothing, drains both rings, and the QP works again") {

@@ -167,10 +167,20 @@ class ChurnProgram {
                                                       : party->regions[random_.index(party->regions.size())];
   }
 
+  // Nothing new is connected to an overrun CQ.
+  bool has_overrun(Party& party) {
+    const CommandReply reply = party.client->transact(Inspect{});
+    const auto& cqs = std::get<std::unique_ptr<Snapshot>>(reply.body)->cqs;
+    return std::any_of(cqs.begin(), cqs.end(), [&](const CqSnapshot& one) {
+      return one.context == party.client->context() && one.overrun;
+    });
+  }
+
   void make_connection() {
     Party* left = any_party();
     Party* right = any_party();
     if (left == nullptr || left->qps.size() >= kMaxQps || right->qps.size() >= kMaxQps) return;
+    if (has_overrun(*left) || has_overrun(*right)) return;
     QpOptions options;
     options.capabilities = {kQueue, kQueue, 2, 2, 32};
     left->qps.push_back(left->client->create_qp(*left->cq, *left->cq, options));
