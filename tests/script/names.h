@@ -62,7 +62,7 @@ inline constexpr Names<std::uint32_t, 16> kStatusNames{{
 }};
 
 // Work requests by the number in the ring.
-inline constexpr Names<std::uint32_t, 12> kPostNames{{
+inline constexpr Names<std::uint32_t, 13> kPostNames{{
     {"write", 0},
     {"write_imm", 1},
     {"send", 2},
@@ -74,10 +74,11 @@ inline constexpr Names<std::uint32_t, 12> kPostNames{{
     {"bind_mw", 8},
     {"send_inv", 9},
     {"tso", 10},
+    {"flush", 14},
     {"atomic_write", 15},
 }};
 
-inline constexpr Names<std::uint32_t, 10> kCompletionNames{{
+inline constexpr Names<std::uint32_t, 11> kCompletionNames{{
     {"send", 0},
     {"write", 1},
     {"read", 2},
@@ -85,6 +86,7 @@ inline constexpr Names<std::uint32_t, 10> kCompletionNames{{
     {"fetch_add", 4},
     {"bind_mw", 5},
     {"local_inv", 6},
+    {"flush", 8},
     {"atomic_write", 9},
     {"recv", 128},
     {"recv_write_imm", 129},
@@ -114,13 +116,15 @@ inline constexpr std::uint32_t kGsiQkey = 0x80010000;    // of QP1
 
 inline constexpr Names<std::uint32_t, 4> kTypeNames{{{"gsi", 1}, {"rc", 2}, {"uc", 3}, {"ud", 4}}};
 
-inline constexpr Names<std::uint32_t, 7> kAccessNames{{
+inline constexpr Names<std::uint32_t, 9> kAccessNames{{
     {"lw", emulator::kAccessLocalWrite},
     {"rw", emulator::kAccessRemoteWrite},
     {"rr", emulator::kAccessRemoteRead},
     {"ra", emulator::kAccessRemoteAtomic},
     {"bind", emulator::kAccessMwBind},
     {"zero_based", emulator::kAccessZeroBased},
+    {"flush_global", emulator::kAccessFlushGlobal},
+    {"flush_persistent", emulator::kAccessFlushPersistent},
     {"none", 0U},
 }};
 

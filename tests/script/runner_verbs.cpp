@@ -456,14 +456,19 @@ void Runner::on_post(Words& words) {
   if (is_atomic) {
     const std::uint64_t add = words.number("add").value_or(0);
     wqe.wr.atomic = {remote, words.number("cmp").value_or(add), words.number("swap").value_or(0), rkey, 0};
+  } else if (kind == "flush") {
+    const auto length = static_cast<std::uint32_t>(words.number("len", 0xFFFFFFFF).value_or(kUsualLength));
+    wqe.wr.flush = {remote, length, rkey, static_cast<std::uint8_t>(words.number("plt", 15).value_or(1)),
+                    static_cast<std::uint8_t>(words.number("sel", 3).value_or(0))};
   } else if (!is_datagram && kind != "bind_mw") {
     wqe.wr.rdma = {remote, rkey, 0};
   }
-  if (kind != "bind_mw" && kind != "local_inv")
+  if (kind != "bind_mw" && kind != "local_inv" && kind != "flush")
     post.sges = sges_of(words, "mr", is_atomic || kind == "atomic_write" ? 8 : kUsualLength, !is_atomic);
   if (const auto lie = words.number("num_sge", 0xFFFFFFFF)) post.num_sge = static_cast<std::uint32_t>(*lie);
-  if (is_inline) {
-    wqe.send_flags |= sim::kInline;
+  // An ATOMIC WRITE's bytes stand in the request, as inline data do, but without the flag.
+  if (is_inline || kind == "atomic_write") {
+    if (is_inline) wqe.send_flags |= sim::kInline;
     post.inline_data.emplace();
     for (const RingSge& sge : post.sges) {
       const auto data = app().bytes(sge.address, sge.length_bytes);  // its iova is its address
