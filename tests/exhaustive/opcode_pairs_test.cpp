@@ -51,9 +51,8 @@ class Model {
   // A wrong packet ends the connection.
   Outcome receive_reliable(const proto::OpcodeInfo& info) {
     if (info.role == proto::Role::kResponse) return {};
-    // The keys that these name are no windows, and the QP grants no FLUSH and no ATOMIC_WRITE.
-    const bool is_refused = info.has(proto::Extension::kIeth) || info.operation == Operation::kFlush ||
-                            info.operation == Operation::kAtomicWrite;
+    // The keys that these name are no windows, and the QP grants no FLUSH.
+    const bool is_refused = info.has(proto::Extension::kIeth) || info.operation == Operation::kFlush;
     if (!info.is_known || info.starts_message() == in_message_ || !fits_message(info) || is_refused) {
       is_open_ = false;
       return {Opcode::kRcAcknowledge, true, false};
