@@ -72,8 +72,8 @@ struct UverbsReply {
 //   {"pid":N,"version":"0.1.0","nics":[{"name","ip":[...],"mac","port"}...]}
 //   {"op":"view","nics":["rxe0"]}                  -> {"path":"/.../view"}: a sysfs tree that shows these
 //   NICs only; [] = all
-//   {"op":"show","what":"nic|qp|mr|cq|counters|all|daemon"} ->
-//   {"nics":[...],"contexts":[...],"qps":[...],"mrs":[...],"cqs":[...],
+//   {"op":"show","what":"nic|qp|cq|srq|mr|mw|ah|counters|all|daemon"} ->
+//   {"nics":[...],"contexts":[...],"qps":[...],"cqs":[...],"srqs":[...],"mrs":[...],"mws":[...],"ahs":[...],
 //                                                       "neighbours":[...],"counters":{"rxe0":{...}},"daemon":{...}}
 //   {"op":"capture","nics":[...],"snaplen":N,"truncate":BOOL} + fd -> {"id":N}: pcapng is written to the fd,
 //   a file that is first emptied if that is asked for, until "capture_stop" or the end of this connection

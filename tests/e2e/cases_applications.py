@@ -12,9 +12,9 @@ FIXED_SIZE = ("ib_atomic_bw", "ib_atomic_lat")          # and -a for atomics
 ALL_SIZES = [2 ** power for power in range(1, 24)]      # what -a runs
 
 
-def pingpong(world, *options, seconds=20):
-    """ibv_rc_pingpong with data validation; both sides must report their rate and no wrong byte."""
-    server, client = world.pair("ibv_rc_pingpong", ["-c", *options], seconds)
+def pingpong(world, *options, seconds=20, service="rc"):
+    """ibv_*_pingpong with data validation; both sides must report their rate and no wrong byte."""
+    server, client = world.pair(f"ibv_{service}_pingpong", ["-c", *options], seconds)
     for side in (server, client):
         output = side.output()
         check("invalid data" not in output, f"wrong data: {side.describe()}")
@@ -69,6 +69,23 @@ def _(world):
     world.wait_listening(server, port)
     world.run("client", world.under_roci("rxe0", [*common, SERVER_IP]))
     server.succeed(10)
+
+
+@case("pingpong/unreliable-connection", BOTH, {"quick", "asan"})
+def _(world):
+    pingpong(world, service="uc")
+    pingpong(world, "-e", "-n", "500", service="uc")
+    pingpong(world, "-s", "100000", "-m", "1024", "-n", "100", service="uc")
+    world.expect_nothing_left()
+
+
+@case("pingpong/datagram", BOTH, {"quick", "asan"})
+def _(world):
+    pingpong(world, service="ud")
+    pingpong(world, "-e", "-n", "500", service="ud")
+    pingpong(world, "-s", "4096", "-n", "500", service="ud")
+    pingpong(world, "-s", "1", "-n", "100", service="ud")
+    world.expect_nothing_left()
 
 
 # --- perftest -------------------------------------------------------------------------------------------
@@ -135,6 +152,28 @@ def register(tool):
 
 for _tool in BANDWIDTH_TOOLS + LATENCY_TOOLS:
     register(_tool)
+
+
+UD_SIZES = [2 ** power for power in range(1, 13)]  # what -a runs: up to the path MTU
+
+
+@case("perftest/unreliable-connection", tags={"asan"})
+def _(world):
+    for tool in ("ib_send_bw", "ib_write_bw", "ib_send_lat", "ib_write_lat"):
+        perftest(world, tool, "-c", "UC", "-n", fewer(world, 500))
+    perftest(world, "ib_send_bw", "-c", "UC", "-e", "-n", fewer(world, 500))
+    perftest(world, "ib_write_bw", "-c", "UC", "-b", "-q", "4", "-n", fewer(world, 200))
+    world.expect_nothing_left()
+
+
+@case("perftest/datagram", tags={"asan"})
+def _(world):
+    perftest(world, "ib_send_bw", "-c", "UD", "-n", fewer(world, 1000))
+    perftest(world, "ib_send_bw", "-c", "UD", "-e", "-n", fewer(world, 500))
+    perftest(world, "ib_send_bw", "-c", "UD", "-b", "-q", "2", "-n", fewer(world, 500))
+    perftest(world, "ib_send_lat", "-c", "UD", "-e", "-n", fewer(world, 500))
+    perftest(world, "ib_send_lat", "-c", "UD", "-a", "-n", "50", sizes=UD_SIZES)
+    world.expect_nothing_left()
 
 
 @case("perftest/many-pairs", limit=90)

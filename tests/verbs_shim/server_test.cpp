@@ -16,6 +16,7 @@
 
 #include "tests/verbs_shim/server_fixture.h"
 #include "verbs_shim/server/context_memory.h"
+#include "verbs_shim/server/show.h"
 
 namespace roci::shim {
 namespace {
@@ -26,9 +27,11 @@ json show(ServerFixture& f) {
   TestClient client = f.connect();
   return json::parse(client.admin(R"({"op":"show"})").text());
 }
+constexpr const char* kObjectTables[] = {"contexts", "qps", "cqs", "srqs", "mrs", "mws", "ahs"};
 bool no_objects(ServerFixture& f) {
   const json all = show(f);
-  return all["contexts"].empty() && all["qps"].empty() && all["mrs"].empty() && all["cqs"].empty();
+  return std::all_of(std::begin(kObjectTables), std::end(kObjectTables),
+                     [&](const char* table) { return all.at(table).empty(); });
 }
 
 std::uint32_t alloc_pd(TestClient& client) {
@@ -529,6 +532,32 @@ TEST_CASE("a view shows the NICs that were asked for") {
   CHECK(eventually([&] { return line_of(port + "/state") == "1: DOWN"; }));
   f.stop();
   CHECK(std::filesystem::exists(port));  // until the server object goes
+}
+
+TEST_CASE("every kind of object is shown") {
+  ServerConfig config;
+  config.nics.resize(1);
+  auto snapshot = std::make_unique<emulator::Snapshot>();
+  snapshot->srqs.push_back({{3}, {4}, 127, 5, 17, 2});
+  snapshot->mws.push_back(
+      {{3}, {6}, {1}, emulator::MwType::kType2, proto::Rkey{0x1234}, true, 0x8000, 64, 7});
+  emulator::AddressVector av;
+  av.dgid = proto::Gid::from_ipv4(0x7F4D0002);
+  av.sgid_index = 1;
+  snapshot->ahs.push_back({{3}, {8}, av});
+  std::vector<std::unique_ptr<emulator::Snapshot>> shards(2);  // the second has not answered
+  shards[0] = std::move(snapshot);
+  const json all = objects_json(config, shards);
+  for (const char* table : kObjectTables)
+    CHECK(all.at(table).is_array());
+  CHECK(all["srqs"][0] ==
+        json{{"context", 3}, {"handle", 4}, {"max_wr", 127}, {"limit", 5}, {"depth", 17}, {"users", 2}});
+  CHECK(all["mws"][0]["rkey"] == 0x1234);
+  CHECK(all["mws"][0]["type"] == 2);
+  CHECK(all["mws"][0]["bound"] == true);
+  CHECK(all["mws"][0]["length"] == 64);
+  CHECK(all["ahs"][0]["dest_ip"] == "127.77.0.2");
+  CHECK(all["ahs"][0]["handle"] == 8);
 }
 
 }  // namespace

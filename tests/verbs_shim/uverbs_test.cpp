@@ -63,7 +63,7 @@ TEST_CASE("port attributes follow the link") {
   Verbs v(f, 1);
   const auto port = query_port(v, 1).response<ib_uverbs_query_port_resp>();
   CHECK(port.state == 4);
-  CHECK(port.gid_tbl_len == 2);
+  CHECK(port.gid_tbl_len == 16);
   CHECK(port.active_mtu == 5);
   CHECK(port.link_layer == 2);
   CHECK(port.max_msg_sz == 0x80000000u);

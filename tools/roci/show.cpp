@@ -101,13 +101,6 @@ const std::vector<Table>& tables() {
         {"packets_sent", "sent"},
         {"packets_received", "received"},
         {"retransmitted", "again"}}},
-      {"mrs",
-       {{"rkey", "rkey", Form::kHex},
-        {"context", "context"},
-        {"iova", "iova", Form::kHex},
-        {"length", "bytes"},
-        {"pd", "pd"},
-        {"access", "access", Form::kAccess}}},
       {"cqs",
        {{"handle", "cq"},
         {"context", "context"},
@@ -115,6 +108,37 @@ const std::vector<Table>& tables() {
         {"depth", "depth"},
         {"completions", "completions"},
         {"overrun", "overrun"}}},
+      {"srqs",
+       {{"handle", "srq"},
+        {"context", "context"},
+        {"max_wr", "max wr"},
+        {"depth", "depth"},
+        {"limit", "limit"},
+        {"users", "qps"}}},
+      {"mrs",
+       {{"rkey", "rkey", Form::kHex},
+        {"context", "context"},
+        {"iova", "iova", Form::kHex},
+        {"length", "bytes"},
+        {"pd", "pd"},
+        {"access", "access", Form::kAccess}}},
+      {"mws",
+       {{"rkey", "rkey", Form::kHex},
+        {"context", "context"},
+        {"type", "type"},
+        {"bound", "bound"},
+        {"address", "address", Form::kHex},
+        {"length", "bytes"},
+        {"pd", "pd"},
+        {"access", "access", Form::kAccess}}},
+      {"ahs",
+       {{"handle", "ah"},
+        {"context", "context"},
+        {"dest_ip", "to"},
+        {"sgid_index", "sgid"},
+        {"hop_limit", "hops"},
+        {"traffic_class", "class", Form::kHex},
+        {"flow_label", "flow label", Form::kHex}}},
       {"neighbours", {{"nic", "nic"}, {"ip", "ip"}, {"mac", "mac"}, {"resolved", "resolved"}}},
       {"poll_threads",
        {{"shard", "shard"},
@@ -289,9 +313,11 @@ int show(const ShowOptions& options) {
 void add_show(CLI::App& root, int& exit_status) {
   CLI::App* const command = root.add_subcommand("show", "Show what the daemon holds and does");
   auto options = std::make_shared<ShowOptions>();
-  command->add_option("what", options->what, "nic, qp, mr, cq, counters or daemon; default: all of it")
+  command
+      ->add_option("what", options->what,
+                   "nic, qp, cq, srq, mr, mw, ah, counters or daemon; default: all of it")
       ->type_name("KIND")
-      ->check(CLI::IsMember({"all", "nic", "qp", "mr", "cq", "counters", "daemon"}));
+      ->check(CLI::IsMember({"all", "nic", "qp", "cq", "srq", "mr", "mw", "ah", "counters", "daemon"}));
   command->add_flag("--json", options->as_json, "JSON, for programs");
   command->add_option("--watch", options->watch_seconds, "again every so many seconds, until Ctrl-C")
       ->type_name("SECONDS")

@@ -684,10 +684,14 @@ json ControlServer::Impl::daemon_json(std::uint64_t asking) const {
 }
 
 void ControlServer::Impl::show(const ReplyTo& to, const std::string& what) {
-  static constexpr std::array kWhat = {"all", "nic", "qp", "mr", "cq", "counters", "daemon"};
-  if (std::find(kWhat.begin(), kWhat.end(), what) == kWhat.end())
+  static constexpr std::array kObjects = {"qp", "cq", "srq", "mr", "mw", "ah"};
+  static constexpr std::array kOthers = {"all", "nic", "counters", "daemon"};
+  const auto is_one_of = [&](const auto& names) {
+    return std::find(names.begin(), names.end(), what) != names.end();
+  };
+  if (!is_one_of(kObjects) && !is_one_of(kOthers))
     return fail_with(to, std::errc::invalid_argument,
-                     "\"what\" is one of all, nic, qp, mr, cq, counters, daemon");
+                     "\"what\" is one of all, nic, qp, cq, srq, mr, mw, ah, counters, daemon");
   // Collected from every shard, then answered.
   struct Collection {
     std::vector<std::unique_ptr<emulator::Snapshot>> shards;
@@ -705,7 +709,7 @@ void ControlServer::Impl::show(const ReplyTo& to, const std::string& what) {
       result["neighbours"] = std::move(objects["neighbours"]);
     }
     if (all) result["contexts"] = std::move(objects["contexts"]);
-    for (const char* kind : {"qp", "mr", "cq"})
+    for (const char* kind : kObjects)
       if (all || what == kind) result[std::string(kind) + "s"] = std::move(objects[std::string(kind) + "s"]);
     if (all || what == "counters") {
       for (std::size_t i = 0; i < config_.nics.size(); ++i)

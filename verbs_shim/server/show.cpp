@@ -134,7 +134,7 @@ json counters_json(const emulator::Counters& counters) {
 json objects_json(const ServerConfig& config,
                   const std::vector<std::unique_ptr<emulator::Snapshot>>& shards) {
   json contexts = json::array(), qps = json::array(), mrs = json::array(), cqs = json::array(),
-       neighbours = json::array();
+       srqs = json::array(), mws = json::array(), ahs = json::array(), neighbours = json::array();
   for (std::size_t shard = 0; shard < shards.size(); ++shard) {
     if (!shards[shard]) continue;
     const emulator::Snapshot& snapshot = *shards[shard];
@@ -161,6 +161,31 @@ json objects_json(const ServerConfig& config,
                      {"depth", cq.depth},
                      {"completions", cq.completions},
                      {"overrun", cq.overrun}});
+    for (const auto& srq : snapshot.srqs)
+      srqs.push_back({{"context", srq.context.value},
+                      {"handle", srq.handle.value},
+                      {"max_wr", srq.max_wr},
+                      {"limit", srq.limit},
+                      {"depth", srq.depth},
+                      {"users", srq.users}});
+    for (const auto& mw : snapshot.mws)
+      mws.push_back({{"context", mw.context.value},
+                     {"handle", mw.handle.value},
+                     {"pd", mw.pd.value},
+                     {"type", static_cast<unsigned>(mw.type)},
+                     {"rkey", mw.rkey.value()},
+                     {"bound", mw.is_bound},
+                     {"address", mw.address},
+                     {"length", mw.length_bytes},
+                     {"access", mw.access}});
+    for (const auto& ah : snapshot.ahs)
+      ahs.push_back({{"context", ah.context.value},
+                     {"handle", ah.handle.value},
+                     {"dest_ip", address_text(ah.av.dgid)},
+                     {"sgid_index", ah.av.sgid_index},
+                     {"hop_limit", ah.av.hop_limit},
+                     {"traffic_class", ah.av.traffic_class},
+                     {"flow_label", ah.av.flow_label}});
     for (const auto& n : snapshot.neighbours)
       neighbours.push_back({{"nic", config.nics[n.nic.index].name},
                             {"ip", address_text(n.gid)},
@@ -168,11 +193,10 @@ json objects_json(const ServerConfig& config,
                             {"resolved", n.resolved},
                             {"shard", shard}});
   }
-  return {{"contexts", std::move(contexts)},
-          {"qps", std::move(qps)},
-          {"mrs", std::move(mrs)},
-          {"cqs", std::move(cqs)},
-          {"neighbours", std::move(neighbours)}};
+  return {{"contexts", std::move(contexts)}, {"qps", std::move(qps)},
+          {"mrs", std::move(mrs)},           {"cqs", std::move(cqs)},
+          {"srqs", std::move(srqs)},         {"mws", std::move(mws)},
+          {"ahs", std::move(ahs)},           {"neighbours", std::move(neighbours)}};
 }
 
 emulator::Counters sum_counters(const std::vector<ShardLink*>& links, emulator::NicId nic) {

@@ -24,7 +24,7 @@ namespace roci::shim {
 [[nodiscard]] nlohmann::json nics_json(const ServerConfig& config,
                                        const std::function<bool(emulator::NicId)>& link_up);
 [[nodiscard]] nlohmann::json counters_json(const emulator::Counters& counters);
-// "contexts", "qps", "mrs", "cqs", "neighbours" of all shards.
+// "contexts", "qps", "cqs", "srqs", "mrs", "mws", "ahs", "neighbours" of all shards.
 [[nodiscard]] nlohmann::json objects_json(const ServerConfig& config,
                                           const std::vector<std::unique_ptr<emulator::Snapshot>>& shards);
 // Sum of one NIC's counters over the shards.

@@ -46,6 +46,7 @@ inline constexpr std::uint64_t kPageSizes = 0xFFFFF000;  // every power of two f
 inline constexpr std::uint32_t kCompletionVectors = 1;
 inline constexpr std::uint8_t kCaAckDelayCode = 15;  // 4.096 us << 15 = 134 ms [rdma_rxe reports the same]
 inline constexpr std::uint16_t kPkeyTableLength = 1;
+inline constexpr std::size_t kLeastGidTableLength = 16;  // what no address fills is empty, and no error
 
 // Bits of device_cap_flags: IBV_DEVICE_*.
 inline constexpr std::uint32_t kCapPortActiveEvent = 1u << 10;

@@ -196,6 +196,11 @@ void Views::make_port(const std::string& port, std::size_t index) {
     write_line(types + number, "RoCE v2");
     write_line(ndevs + number, interface_of(index));
   }
+  // libibverbs reads the type of every entry, and takes this for that of an empty one.
+  for (std::size_t i = gids.size(); i < kLeastGidTableLength; ++i) {
+    write_line(values + std::to_string(i), gid_text(proto::Gid{}));
+    write_line(types + std::to_string(i), "IB/RoCE v1");
+  }
   for (const CounterFile& file : kCounterFiles) {
     const auto known = written_[index].emplace(file.path, 0).first;
     write_line(port + "/" + file.path, std::to_string(known->second));
