@@ -427,6 +427,11 @@ void keeps_count_of_fds() {
   MUST(works(other));
   MUST(dup3(other, 200, O_CLOEXEC) == 200);
   MUST(works(200));
+  const int duplicate = fcntl(other, F_DUPFD_CLOEXEC, 300);
+  MUST(duplicate >= 300 && fcntl(duplicate, F_GETFD) == FD_CLOEXEC);
+  struct stat status {};
+  MUST(fstat(duplicate, &status) == 0 && S_ISCHR(status.st_mode));
+  MUST(works(duplicate) && close(duplicate) == 0 && works(other));
   const int null = open("/dev/null", O_WRONLY);
   MUST(dup2(null, 200) == 200);
   MUST(write(200, "x", 1) == 1);

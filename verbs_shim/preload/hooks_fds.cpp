@@ -25,6 +25,8 @@ constinit Real<int(int)> real_close{"close"};
 constinit Real<int(int)> real_dup{"dup"};
 constinit Real<int(int, int)> real_dup2{"dup2"};
 constinit Real<int(int, int, int)> real_dup3{"dup3"};
+constinit Real<int(int, int, void*)> real_fcntl{"fcntl"};
+constinit Real<int(int, int, void*)> real_fcntl64{"fcntl64"};
 constinit Real<int(unsigned, unsigned, int)> real_close_range{"close_range"};
 constinit Real<void(int)> real_closefrom{"closefrom"};
 
@@ -50,6 +52,13 @@ void finish_duplicate(int from, int to, FdTag target_was) {
   if (!is_device(tag)) return;
   Device::of(tag).add_fd();
   if (!set_fd_tag(to, tag)) Device::of(tag).drop_fd();  // too high to be tracked: a file like any other
+}
+
+int duplicate_or_not(Real<int(int, int, void*)>& real, int fd, int command, void* argument) {
+  const int result = real(fd, command, argument);
+  const bool duplicates = command == F_DUPFD || command == F_DUPFD_CLOEXEC;
+  if (duplicates && result >= 0 && fd_tag(fd) != kUntracked) finish_duplicate(fd, result, kUntracked);
+  return result;
 }
 
 // All but the hidden ones, in as few calls as possible.
@@ -136,6 +145,23 @@ ROCI_HOOK int dup3(int from, int to, int flags) noexcept {
   const int result = real_dup3(from, to, flags);
   if (result >= 0) finish_duplicate(from, to, target_was);
   return result;
+}
+
+// Python's os.dup() is one of these.
+ROCI_HOOK int fcntl(int fd, int command, ...) {
+  va_list arguments;
+  va_start(arguments, command);
+  void* const argument = va_arg(arguments, void*);
+  va_end(arguments);
+  return duplicate_or_not(real_fcntl, fd, command, argument);
+}
+
+ROCI_HOOK int fcntl64(int fd, int command, ...) {
+  va_list arguments;
+  va_start(arguments, command);
+  void* const argument = va_arg(arguments, void*);
+  va_end(arguments);
+  return duplicate_or_not(real_fcntl64, fd, command, argument);
 }
 
 ROCI_HOOK int close_range(unsigned first, unsigned last, int flags) noexcept {
