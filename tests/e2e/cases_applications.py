@@ -88,6 +88,14 @@ def _(world):
     world.expect_nothing_left()
 
 
+@case("pingpong/shared-receive-queue", BOTH, {"quick", "asan"})
+def _(world):
+    pingpong(world, service="srq")
+    pingpong(world, "-e", "-n", "500", service="srq")
+    pingpong(world, "-q", "3", "-r", "20", "-s", "9000", "-n", "300", service="srq")
+    world.expect_nothing_left()
+
+
 # --- perftest -------------------------------------------------------------------------------------------
 
 def results(output, tool):
@@ -130,7 +138,7 @@ def register(tool):
         world.expect_nothing_left()
 
     if tool not in FIXED_SIZE:
-        @case(f"perftest/{short}/all-sizes", limit=90)  # as one user: who asks makes no difference to a size
+        @case(f"perftest/{short}/all-sizes", BOTH, limit=90)
         def _(world):
             perftest(world, tool, "-a", "-n", "20", sizes=ALL_SIZES, seconds=80)
 
@@ -173,6 +181,14 @@ def _(world):
     perftest(world, "ib_send_bw", "-c", "UD", "-b", "-q", "2", "-n", fewer(world, 500))
     perftest(world, "ib_send_lat", "-c", "UD", "-e", "-n", fewer(world, 500))
     perftest(world, "ib_send_lat", "-c", "UD", "-a", "-n", "50", sizes=UD_SIZES)
+    world.expect_nothing_left()
+
+
+@case("perftest/shared-receive-queue", tags={"asan"})
+def _(world):
+    perftest(world, "ib_send_bw", "--use-srq", "-q", "4", "-n", fewer(world, 500))
+    perftest(world, "ib_send_bw", "--use-srq", "-e", "-b", "-n", fewer(world, 500))
+    perftest(world, "ib_send_lat", "--use-srq", "-n", fewer(world, 500))
     world.expect_nothing_left()
 
 

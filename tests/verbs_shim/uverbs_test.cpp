@@ -34,6 +34,14 @@ TEST_CASE("device attributes, legacy and extended") {
   CHECK(legacy.max_qp == 16384);
   CHECK(legacy.atomic_cap == 1);
   CHECK(legacy.phys_port_cnt == 1);
+  CHECK(legacy.device_cap_flags == 0x1223C40);
+  CHECK(legacy.max_srq == 8192);
+  CHECK(legacy.max_srq_wr == 16384);
+  CHECK(legacy.max_srq_sge == 32);
+  CHECK(legacy.max_mw == 65536);
+  CHECK(legacy.max_ah == 65536);
+  CHECK(legacy.max_mcast_grp == 8192);
+  CHECK(legacy.max_total_mcast_qp_attach == 8192 * 64);
   CHECK(__builtin_bswap64(legacy.node_guid) == 0x000000FFFE000001u);
   ib_uverbs_ex_query_device wanted{};
   const TestReply reply = v.client.uverbs(

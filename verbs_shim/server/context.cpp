@@ -323,8 +323,7 @@ void Context::query_port(const Request& request) {
   auto r = zeroed<ib_uverbs_query_port_resp>();
   r.port_cap_flags = kPortCapabilities;
   r.max_msg_sz = host_.config().limits.max_message_bytes;
-  r.gid_tbl_len =
-      static_cast<std::uint32_t>(std::max(emulator::gid_table(nic).size(), kLeastGidTableLength));
+  r.gid_tbl_len = static_cast<std::uint32_t>(std::max(emulator::gid_table(nic).size(), kLeastGidTableLength));
   r.pkey_tbl_len = kPkeyTableLength;
   r.state = port_state(up).number;
   r.max_mtu = kMaxMtuCode;

@@ -49,11 +49,17 @@ inline constexpr std::uint16_t kPkeyTableLength = 1;
 inline constexpr std::size_t kLeastGidTableLength = 16;  // what no address fills is empty, and no error
 
 // Bits of device_cap_flags: IBV_DEVICE_*.
+inline constexpr std::uint32_t kCapUdAvPortEnforce = 1u << 6;
 inline constexpr std::uint32_t kCapPortActiveEvent = 1u << 10;
 inline constexpr std::uint32_t kCapSystemImageGuid = 1u << 11;
 inline constexpr std::uint32_t kCapRcRnrNakGeneration = 1u << 12;
+inline constexpr std::uint32_t kCapSrqResize = 1u << 13;
+inline constexpr std::uint32_t kCapMemoryWindow = 1u << 17;
+inline constexpr std::uint32_t kCapMemoryManagement = 1u << 21;  // local invalidate, SEND with invalidate
+inline constexpr std::uint32_t kCapMemoryWindowType2B = 1u << 24;
 inline constexpr std::uint32_t kDeviceCapabilities =
-    kCapPortActiveEvent | kCapSystemImageGuid | kCapRcRnrNakGeneration;
+    kCapUdAvPortEnforce | kCapPortActiveEvent | kCapSystemImageGuid | kCapRcRnrNakGeneration | kCapSrqResize |
+    kCapMemoryWindow | kCapMemoryManagement | kCapMemoryWindowType2B;
 
 inline constexpr std::uint32_t kAtomicHca = 1;  // IBV_ATOMIC_HCA: atomic among the operations of this device
 
