@@ -496,31 +496,57 @@ void check_errors() {
   }
 }
 
-// What this release does not have is refused with an errno, and the context works on.
+// What a device cannot do, and what is in use, is refused with the errno a driver gives; the context works
+// on.
 void check_refusals() {
   Connection connection;
   Side& side = connection.requester;
-  const auto refused = [](const void* object, const char* what) {
+  const auto refused = [](const void* object, int error, const char* what) {
     require(object == nullptr, std::string(what) + " was not refused");
-    require(errno != 0, std::string(what) + " was refused without an errno");
-    std::printf("%s: %s\n", what, error_text(errno).c_str());
+    require(errno == error, std::string(what) + " was refused with " + error_text(errno));
   };
-  for (const ibv_qp_type type : {IBV_QPT_UC, IBV_QPT_UD}) {
+  const auto create_qp = [&](ibv_qp_type type, ibv_srq* srq, std::uint32_t max_send_sge) {
     ibv_qp_init_attr init{};
     init.send_cq = init.recv_cq = side.cq;
+    init.srq = srq;
     init.qp_type = type;
-    init.cap = {
-        .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 0};
-    errno = 0;
-    refused(ibv_create_qp(side.pd, &init), type == IBV_QPT_UC ? "a UC QP" : "a UD QP");
-  }
-  ibv_srq_init_attr srq{};
-  srq.attr.max_wr = 16;
-  srq.attr.max_sge = 1;
-  errno = 0;
-  refused(ibv_create_srq(side.pd, &srq), "an SRQ");
-  errno = 0;
-  refused(ibv_alloc_mw(side.pd, IBV_MW_TYPE_1), "a memory window");
+    init.cap = {.max_send_wr = 1,
+                .max_recv_wr = 1,
+                .max_send_sge = max_send_sge,
+                .max_recv_sge = 1,
+                .max_inline_data = 0};
+    return ibv_create_qp(side.pd, &init);
+  };
+  const auto create_srq = [&](std::uint32_t max_wr, std::uint32_t max_sge) {
+    ibv_srq_init_attr init{};
+    init.attr.max_wr = max_wr;
+    init.attr.max_sge = max_sge;
+    return ibv_create_srq(side.pd, &init);
+  };
+  refused(create_qp(IBV_QPT_RAW_PACKET, nullptr, 1), EOPNOTSUPP, "a raw packet QP");
+  refused(create_qp(IBV_QPT_UD, nullptr, 33), EINVAL, "a QP of 33 SGEs");
+  refused(create_srq(0, 1), EINVAL, "an SRQ of no receives");
+  refused(create_srq(16385, 1), EINVAL, "an SRQ of too many receives");
+  refused(create_srq(1, 33), EINVAL, "an SRQ of 33 SGEs");
+  ibv_ah_attr address{};
+  address.port_num = 1;
+  refused(ibv_create_ah(side.pd, &address), EINVAL, "an address handle without a GID");
+
+  ibv_srq* const srq = require_made(create_srq(15, 1), "an SRQ");
+  ibv_srq_attr limit{};
+  limit.srq_limit = 16;
+  require(ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT) == EINVAL,
+          "a limit above an SRQ's size was not refused");
+  ibv_qp* const user = require_made(create_qp(IBV_QPT_RC, srq, 1), "a QP with an SRQ");
+  require(ibv_destroy_srq(srq) == EBUSY, "destroying an SRQ with a live QP was not refused with EBUSY");
+  ibv_gid group{};
+  group.raw[0] = 0xFF;
+  group.raw[15] = 1;
+  require(ibv_attach_mcast(user, &group, 0) == EINVAL, "attaching an RC QP to a group was not refused");
+  require(ibv_destroy_qp(user) == 0 && ibv_destroy_srq(srq) == 0, "destroying an SRQ and its QP");
+  ibv_qp* const datagram = require_made(create_qp(IBV_QPT_UD, nullptr, 1), "a UD QP");
+  require(ibv_detach_mcast(datagram, &group, 0) == EINVAL, "leaving a group never joined was not refused");
+  require(ibv_destroy_qp(datagram) == 0, "destroying a UD QP");
 
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_INIT;
