@@ -107,6 +107,7 @@ std::errc Application::register_region(const std::string& name, const std::strin
 }
 
 std::errc Application::create_cq(const std::string& name, std::uint32_t entries) {
+  if (cqs.count(name) != 0) complain("there is a CQ '" + name + "' already");
   auto cq = std::make_unique<Cq>();
   cq->name = name;
   const RingShape shape = cq_ring_shape(entries);

@@ -122,6 +122,22 @@ void Runner::finish() {
         Stop::Kind::kMismatch, "memory that was given up: " + host_->memory().violations().front(), {}};
 }
 
+void Runner::drop_output() {
+  if (host_ == nullptr) return;
+  host_->packets.clear();
+  host_->events.clear();
+  if (app_ == nullptr) return;
+  for (const auto& [name, cq] : app_->cqs)
+    cq->polled.clear();
+}
+
+std::optional<std::string> Runner::broken_promise() const {
+  if (host_ == nullptr) return std::nullopt;
+  if (host_->unsound) return host_->unsound;
+  const std::vector<std::string>& violations = host_->memory().violations();
+  return violations.empty() ? std::nullopt : std::optional(violations.front());
+}
+
 // ---- time ------------------------------------------------------------------------------------------
 
 bool Runner::has_output() const {

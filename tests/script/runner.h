@@ -34,6 +34,11 @@ class Runner {
   // Nothing may be left that no line expected.
   void finish();
 
+  // For texts that are no right scripts (tests/fuzz): what no line expected is thrown away, and what must
+  // hold whatever was done is looked at; nothing if it does.
+  void drop_output();
+  [[nodiscard]] std::optional<std::string> broken_promise() const;
+
  private:
   using Handler = void (Runner::*)(Words&);
   enum class Role { kStimulus, kCheck, kExpectation };

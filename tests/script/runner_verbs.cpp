@@ -207,6 +207,7 @@ void Runner::on_qp(Words& words) {
   const std::optional<std::string> cq = words.value("cq");
   if (!cq) {
     for (const char* which : {".send", ".recv"}) {
+      if (app().cqs.count(name + which) != 0) continue;  // of one that was refused or destroyed
       if (app().create_cq(name + which, kCqEntries) != std::errc{}) complain("its CQs cannot be made");
     }
   }

@@ -1,31 +1,27 @@
 // Fuzz target: the first byte chooses a link type or text, the rest is the frame or the line.
 //
 // Aborts where a property fails: a frame that was read to its end comes out the same; its text gives it back;
-// the two readers agree; a line that is accepted is a fixed point. Under libFuzzer, or driven by replay.cpp.
+// the two readers agree; a line that is accepted is a fixed point.
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+
 #include "proto/packet.h"
 #include "proto/roce_view.h"
 #include "proto/text.h"
-
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <string_view>
-#include <vector>
+#include "tests/fuzz/target.h"
+#include "tests/proto/support.h"
 
 namespace {
 
 using namespace roci::proto;
+using namespace roci::proto::test;
+using roci::fuzz::Input;
+using roci::fuzz::require;
 
 constexpr std::array kLinks = {LinkType::kEthernet, LinkType::kRawIp, LinkType::kLinuxCooked,
                                LinkType::kInfiniBand, LinkType::kLinuxCooked2};
-
-void require(bool holds, const char* property) {
-  if (holds) return;
-  std::fprintf(stderr, "property does not hold: %s\n", property);
-  std::abort();
-}
 
 void check_frame(std::span<const std::byte> frame, LinkType link) {
   const Dissection dissection = dissect(frame, link);
@@ -58,9 +54,34 @@ void check_line(std::string_view line) {
   require(again->packet() == packet->packet(), "text is a fixed point");
 }
 
+Input input_of(std::size_t choice, std::span<const std::byte> bytes) {
+  Input input{static_cast<std::uint8_t>(choice)};
+  for (const std::byte one : bytes)
+    input.push_back(std::to_integer<std::uint8_t>(one));
+  return input;
+}
+
+// Every opcode in every framing, and its text.
+std::vector<Input> packets_and_lines() {
+  Dice dice{1};
+  std::vector<Input> inputs;
+  for (unsigned value = 0; value < 256; ++value) {
+    const auto opcode = static_cast<Opcode>(value);
+    if (!info(opcode).is_known && value % 16 != 15) continue;
+    for (const Shape shape : kShapes) {
+      const Bytes payload = dice.bytes(4 * dice.below(5));
+      const Packet packet = random_packet(dice, opcode, shape, payload);
+      const std::string line = to_text(packet, TextDetail::kAll);
+      inputs.push_back(input_of(packet.link == LinkType::kInfiniBand ? 3 : 0, frame_of(packet)));
+      inputs.push_back(input_of(kLinks.size(), std::as_bytes(std::span{line})));
+    }
+  }
+  return inputs;
+}
+
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
+const roci::fuzz::Target roci::fuzz::kTarget = {false, packets_and_lines};
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
