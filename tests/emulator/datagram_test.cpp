@@ -14,12 +14,6 @@ using namespace roci::emulator;
 
 namespace {
 
-constexpr std::size_t kGrh = 40;
-
-Connection datagrams(Bench& bench, QpState state = QpState::kRts) {
-  return bench.connect({.qp = {.type = QpType::kUd}, .state = state});
-}
-
 // 4 KiB from the region's start to the peer.
 sim::SendWr to_peer(Bench& bench, const Connection& qp, std::uint32_t bytes, std::uint64_t wr_id = 1) {
   return {.wr_id = wr_id,
@@ -31,10 +25,6 @@ sim::SendWr to_peer(Bench& bench, const Connection& qp, std::uint32_t bytes, std
 
 void fill(Bench& bench, const Connection& qp, std::uint64_t offset, const Bytes& with) {
   std::copy(with.begin(), with.end(), bench.client().bytes(qp.mr, offset, with.size()).begin());
-}
-
-std::uint64_t dropped(const Bench& bench, DropReason reason) {
-  return bench.counters().dropped[static_cast<std::size_t>(reason)];
 }
 
 Bytes arp_reply() {
@@ -61,7 +51,7 @@ std::size_t handles(Bench& bench) {
 
 TEST_CASE("UD: a SEND is one packet and complete when it is sent") {
   Bench bench;
-  Connection qp = datagrams(bench);
+  Connection qp = bench.connect_datagrams();
   fill(bench, qp, 0, pattern(100));
   bench.post(qp, to_peer(bench, qp, 100));
   const auto sent = bench.take();
@@ -83,7 +73,7 @@ TEST_CASE("UD: a SEND is one packet and complete when it is sent") {
 
 TEST_CASE("UD: immediate data, solicited event, inline data, no data; PSNs count packets") {
   Bench bench;
-  Connection qp = datagrams(bench);
+  Connection qp = bench.connect_datagrams();
   fill(bench, qp, 0, pattern(64));
   sim::SendWr wr = to_peer(bench, qp, 64);
   wr.opcode = sim::kWrSendImm;
@@ -114,7 +104,7 @@ TEST_CASE("UD: immediate data, solicited event, inline data, no data; PSNs count
 
 TEST_CASE("UD: a Q_Key with the top bit set stands for the QP's own") {
   Bench bench;
-  Connection qp = datagrams(bench);
+  Connection qp = bench.connect_datagrams();
   sim::SendWr wr = to_peer(bench, qp, 4);
   wr.remote_qkey = proto::Qkey{0x80000000};
   bench.post(qp, wr);
@@ -126,7 +116,7 @@ TEST_CASE("UD: a Q_Key with the top bit set stands for the QP's own") {
 
 TEST_CASE("UD: the header is the address handle's, the source port the QP's") {
   Bench bench({.ipv6 = true});
-  Connection qp = datagrams(bench);
+  Connection qp = bench.connect_datagrams();
   AddressVector av = bench.peer_av();
   av.traffic_class = 0x6B;  // the ECN bits are not the application's
   av.hop_limit = 9;
@@ -151,7 +141,7 @@ TEST_CASE("W11: datagrams of many QPs spread over source ports, over one address
   std::set<std::uint16_t> ports;
   sim::SendWr wr;
   for (int i = 0; i < 64; ++i) {
-    Connection qp = datagrams(bench);
+    Connection qp = bench.connect_datagrams();
     wr = to_peer(bench, qp, 4);
     bench.post(qp, wr);
     const auto sent = bench.take();
@@ -164,7 +154,7 @@ TEST_CASE("W11: datagrams of many QPs spread over source ports, over one address
 
 TEST_CASE("UD: a burst of datagrams over two handles keeps order and completes each once") {
   Bench bench;
-  Connection qp = datagrams(bench);
+  Connection qp = bench.connect_datagrams();
   AddressVector other = bench.peer_av();
   other.hop_limit = 3;
   const AhHandle handle[] = {bench.peer_ah(), bench.client().create_ah(other)};
@@ -191,7 +181,7 @@ TEST_CASE("UD: a burst of datagrams over two handles keeps order and completes e
 
 TEST_CASE("UD: a message longer than the path MTU is not sent, and takes the QP to SQE") {
   Bench bench({.mtu_bytes = 1500});  // path MTU 1024
-  Connection qp = datagrams(bench);
+  Connection qp = bench.connect_datagrams();
   bench.post(qp, to_peer(bench, qp, 1024, 1));
   bench.expect({.opcode = Opcode::kUdSendOnly, .payload_bytes = 1024});
   bench.expect(qp, {.wr_id = 1});
@@ -203,7 +193,7 @@ TEST_CASE("UD: a message longer than the path MTU is not sent, and takes the QP 
 
 TEST_CASE("Q13, M04: what a UD QP may not send is an error of that send, and nobody sees it [IBTA C10-10]") {
   Bench bench;
-  Connection qp = datagrams(bench);
+  Connection qp = bench.connect_datagrams();
   sim::SendWr wr = to_peer(bench, qp, 8);
   std::uint32_t status = sim::kWcLocalQpOperation;
   SECTION("WRITE") { wr.opcode = sim::kWrWrite; }
@@ -233,7 +223,7 @@ TEST_CASE("Q13, M04: what a UD QP may not send is an error of that send, and nob
 
 TEST_CASE("UD: a failed send completes behind what was sent before it, and flushes what is behind it") {
   Bench bench;
-  Connection qp = datagrams(bench);
+  Connection qp = bench.connect_datagrams();
   for (std::uint64_t i = 0; i < 6; ++i) {
     sim::SendWr wr = to_peer(bench, qp, 8, i);
     if (i == 3) wr.sges[0].lkey = proto::Lkey{1};
@@ -253,7 +243,7 @@ TEST_CASE("UD: a failed send completes behind what was sent before it, and flush
 
 TEST_CASE("UD: memory that fails in a burst completes what was sent before it") {
   Bench bench;
-  Connection qp = datagrams(bench);
+  Connection qp = bench.connect_datagrams();
   for (std::uint64_t i = 0; i < 6; ++i)
     REQUIRE(qp.qp->queue_send(to_peer(bench, qp, static_cast<std::uint32_t>(8 + i), i)));
   bench.memory().set_fault([](std::uint64_t, const MemoryOp& op) { return op.length_bytes == 11; });
@@ -272,7 +262,7 @@ TEST_CASE("UD: memory that fails in a burst completes what was sent before it") 
 
 TEST_CASE("SQE: the send queue is flushed, receiving goes on, and RTS is the way back") {
   Bench bench;
-  Connection qp = datagrams(bench);
+  Connection qp = bench.connect_datagrams();
   qp.recv(7);
   sim::SendWr bad = to_peer(bench, qp, 8);
   bad.sges[0].lkey = proto::Lkey{1};
@@ -297,7 +287,7 @@ TEST_CASE("SQE: the send queue is flushed, receiving goes on, and RTS is the way
 
 TEST_CASE("SQE to ERR flushes the receive queue, too") {
   Bench bench;
-  Connection qp = datagrams(bench);
+  Connection qp = bench.connect_datagrams();
   qp.recv(7);
   sim::SendWr bad = to_peer(bench, qp, 8);
   bad.sges[0].lkey = proto::Lkey{1};
@@ -309,7 +299,7 @@ TEST_CASE("SQE to ERR flushes the receive queue, too") {
 
 TEST_CASE("UD: nothing is sent in SQD, which is drained at once, and sending goes on in RTS") {
   Bench bench;
-  Connection qp = datagrams(bench);
+  Connection qp = bench.connect_datagrams();
   ModifyQp modify{qp.qp->handle(), kQpState | kQpEnSqdAsyncNotify, {}};
   modify.attributes.state = QpState::kSqd;
   modify.attributes.en_sqd_async_notify = true;
@@ -328,7 +318,7 @@ TEST_CASE("UD: nothing is sent in SQD, which is drained at once, and sending goe
 
 TEST_CASE("D01: a datagram over IPv4: 20 bytes of no meaning, the IPv4 header, the payload") {
   Bench bench;
-  Connection qp = datagrams(bench);
+  Connection qp = bench.connect_datagrams();
   fill(bench, qp, 0x8000, Bytes(200, std::byte{0xFF}));
   qp.recv(7, 140);
   const Bytes frame = bench.frame(qp, {.opcode = Opcode::kUdSendOnly, .payload = pattern(100)});
@@ -355,7 +345,7 @@ TEST_CASE("D01: a datagram over IPv4: 20 bytes of no meaning, the IPv4 header, t
 
 TEST_CASE("D01: a datagram over IPv6: the IPv6 header, the payload") {
   Bench bench({.ipv6 = true});
-  Connection qp = datagrams(bench);
+  Connection qp = bench.connect_datagrams();
   qp.recv(7);
   const Bytes frame =
       bench.frame(qp, {.opcode = Opcode::kUdSendOnlyImmediate, .imm = 0xABCD, .payload = pattern(64)});
@@ -372,7 +362,7 @@ TEST_CASE("D01: a datagram over IPv6: the IPv6 header, the payload") {
 
 TEST_CASE("UD: a receive of several pieces takes header and payload across them") {
   Bench bench;
-  Connection qp = datagrams(bench);
+  Connection qp = bench.connect_datagrams();
   REQUIRE(qp.qp->post_recv({1, {qp.mr.sge(0x8000, 30), qp.mr.sge(0x9000, 20), qp.mr.sge(0xA000, 100)}}));
   const Bytes frame = bench.frame(qp, {.opcode = Opcode::kUdSendOnly, .payload = pattern(50)});
   bench.receive({frame});
@@ -388,39 +378,39 @@ TEST_CASE("UD: a receive of several pieces takes header and payload across them"
 
 TEST_CASE("UD: what cannot be taken is dropped and counted, and the QP goes on") {
   Bench bench;
-  Connection qp = datagrams(bench);
+  Connection qp = bench.connect_datagrams();
   SECTION("another Q_Key") {
     qp.recv(7);
     bench.send(qp, {.opcode = Opcode::kUdSendOnly, .qkey = kQkey + 1, .payload = pattern(4)});
-    CHECK(dropped(bench, DropReason::kBadQkey) == 1);
+    CHECK(bench.dropped(DropReason::kBadQkey) == 1);
   }
   SECTION("no receive") {
     bench.send(qp, {.opcode = Opcode::kUdSendOnly, .payload = pattern(4)});
-    CHECK(dropped(bench, DropReason::kNoReceive) == 1);
+    CHECK(bench.dropped(DropReason::kNoReceive) == 1);
     qp.recv(7);
   }
   SECTION("longer than the receive, which stays [IBTA C9-205]") {
     qp.recv(7, 50);
     bench.send(qp, {.opcode = Opcode::kUdSendOnly, .payload = pattern(11)});
     bench.send(qp, {.opcode = Opcode::kUdSendOnly, .payload = pattern(12)});
-    CHECK(dropped(bench, DropReason::kTooLong) == 2);
+    CHECK(bench.dropped(DropReason::kTooLong) == 2);
   }
   SECTION("another service") {
     qp.recv(7);
     bench.send(qp, {.opcode = Opcode::kRcSendOnly, .payload = pattern(4)});
-    CHECK(dropped(bench, DropReason::kWrongService) == 1);
+    CHECK(bench.dropped(DropReason::kWrongService) == 1);
   }
   SECTION("S03: a reserved opcode") {
     qp.recv(7);
     bench.send(qp, {.opcode = static_cast<Opcode>(0x6F), .payload = pattern(4)});
-    CHECK(dropped(bench, DropReason::kUnknownOpcode) == 1);
+    CHECK(bench.dropped(DropReason::kUnknownOpcode) == 1);
   }
   SECTION("another P_Key") {
     qp.recv(7);
     bench.send(qp, {.opcode = Opcode::kUdSendOnly, .payload = pattern(4), .edit = [](proto::Packet& packet) {
                       packet.bth.pkey = proto::Pkey{0x8001};
                     }});
-    CHECK(dropped(bench, DropReason::kBadPkey) == 1);
+    CHECK(bench.dropped(DropReason::kBadPkey) == 1);
   }
   bench.expect_nothing();
   bench.expect_no_completion(qp);
@@ -431,17 +421,17 @@ TEST_CASE("UD: what cannot be taken is dropped and counted, and the QP goes on")
 
 TEST_CASE("UD: longer than the path MTU is dropped [IBTA C9-205]") {
   Bench bench({.mtu_bytes = 600});  // path MTU 512
-  Connection qp = datagrams(bench);
+  Connection qp = bench.connect_datagrams();
   qp.recv(7);
   bench.send(qp, {.opcode = Opcode::kUdSendOnly, .payload = pattern(513)});
-  CHECK(dropped(bench, DropReason::kTooLong) == 1);
+  CHECK(bench.dropped(DropReason::kTooLong) == 1);
   bench.send(qp, {.opcode = Opcode::kUdSendOnly, .payload = pattern(512)});
   bench.expect_recv(qp, {.wr_id = 7, .byte_len = kGrh + 512});
 }
 
 TEST_CASE("UD: datagrams come from anyone, in any order, and an AckReq is not answered") {
   Bench bench;
-  Connection qp = datagrams(bench);
+  Connection qp = bench.connect_datagrams();
   for (std::uint64_t i = 0; i < 3; ++i)
     qp.recv(i);
   const std::uint32_t psns[] = {500, 3, 0xFFFFFF};
@@ -459,7 +449,7 @@ TEST_CASE("UD: datagrams come from anyone, in any order, and an AckReq is not an
 
 TEST_CASE("UD: a receive in error completes so, and the QP goes to ERR") {
   Bench bench;
-  Connection qp = datagrams(bench);
+  Connection qp = bench.connect_datagrams();
   SECTION("its key") { REQUIRE(qp.qp->post_recv({1, {{qp.mr.iova, 100, proto::Lkey{1}}}})); }
   SECTION("its memory") {
     qp.recv(1);
@@ -476,13 +466,13 @@ TEST_CASE("UD: a receive in error completes so, and the QP goes to ERR") {
   bench.expect_recv(qp, {.wr_id = 2, .status = sim::kWcFlushed});
   bench.expect_no_completion(qp);
   CHECK(qp.qp->state() == QpState::kErr);
-  CHECK(dropped(bench, DropReason::kReceiveError) == 1);
+  CHECK(bench.dropped(DropReason::kReceiveError) == 1);
   bench.expect_nothing();
 }
 
 TEST_CASE("UD: a receive that waits for a shorter datagram is flushed like others") {
   Bench bench;
-  Connection qp = datagrams(bench);
+  Connection qp = bench.connect_datagrams();
   qp.recv(1, 50);
   bench.send(qp, {.opcode = Opcode::kUdSendOnly, .payload = pattern(11)});
   CHECK(qp.qp->recv_queued() == 0);  // taken
@@ -492,7 +482,7 @@ TEST_CASE("UD: a receive that waits for a shorter datagram is flushed like other
 
 TEST_CASE("UD: a burst for one QP is as one by one, also where a receive fails in the middle") {
   Bench bench;
-  Connection qp = datagrams(bench);
+  Connection qp = bench.connect_datagrams();
   std::vector<Bytes> frames;
   for (std::uint64_t i = 0; i < 5; ++i) {
     qp.recv(i, 4096, 0x8000 + 0x200 * i);
@@ -510,7 +500,7 @@ TEST_CASE("UD: a burst for one QP is as one by one, also where a receive fails i
 TEST_CASE("UD: states below RTR drop, RTR receives") {
   for (const QpState state : {QpState::kReset, QpState::kInit, QpState::kRtr}) {
     Bench bench;
-    Connection qp = datagrams(bench, state);
+    Connection qp = bench.connect_datagrams(state);
     if (state != QpState::kReset) qp.recv(1);
     bench.send(
         qp,
@@ -521,7 +511,7 @@ TEST_CASE("UD: states below RTR drop, RTR receives") {
 
 TEST_CASE("UD: two QPs of one NIC reach each other") {
   Bench bench;
-  Connection from = datagrams(bench), to = datagrams(bench);
+  Connection from = bench.connect_datagrams(), to = bench.connect_datagrams();
   to.recv(9);
   fill(bench, from, 0, pattern(200));
   AddressVector av = bench.peer_av();
@@ -540,7 +530,7 @@ TEST_CASE("UD: two QPs of one NIC reach each other") {
 
 TEST_CASE("Q09: RESET empties a UD QP, which then works anew") {
   Bench bench;
-  Connection qp = datagrams(bench);
+  Connection qp = bench.connect_datagrams();
   qp.recv(1, 50);
   bench.send(qp, {.opcode = Opcode::kUdSendOnly, .payload = pattern(11)});
   REQUIRE(bench.client().to_state(*qp.qp, QpState::kReset) == std::errc{});
@@ -586,7 +576,7 @@ TEST_CASE("address handles: destroyed while a WQE names one, in use by none, of 
   CHECK(client.transact(DestroyAh{ah}).error == std::errc::invalid_argument);
   CHECK(client.transact(DeallocPd{pd}).error == std::errc{});
 
-  Connection qp = datagrams(bench);
+  Connection qp = bench.connect_datagrams();
   sim::SendWr wr = to_peer(bench, qp, 8);
   bench.post(qp, wr);
   CHECK(client.transact(DestroyAh{wr.ah}).error == std::errc{});  // [IBTA 11.2.2]
@@ -605,7 +595,7 @@ TEST_CASE("address handles: the reply waits for the neighbour") {
     const auto reply = bench.poll_reply(id);
     REQUIRE(reply.has_value());
     REQUIRE(reply->error == std::errc{});
-    Connection qp = datagrams(bench);
+    Connection qp = bench.connect_datagrams();
     sim::SendWr wr = to_peer(bench, qp, 8);
     wr.ah = std::get<AhHandle>(reply->body);
     bench.post(qp, wr);
@@ -635,7 +625,7 @@ TEST_CASE("address handles: multicast MACs are computed, never asked for") {
   Bench bench;
   AddressVector av = bench.peer_av();
   av.dgid = proto::Gid::from_ipv4(0xE6818283);
-  Connection qp = datagrams(bench);
+  Connection qp = bench.connect_datagrams();
   sim::SendWr wr = to_peer(bench, qp, 8);
   SECTION("IPv4") {}
   SECTION("IPv6") {

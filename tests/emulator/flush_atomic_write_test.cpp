@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint8_t kGlobal = 1, kPersistent = 2;
 constexpr std::uint8_t kRange = 0, kWholeRegion = 1;
 
-struct Stage {
+struct FlushStage {
   Bench bench;
   Connection qp = bench.connect(
       {.access = sim::Client::kAllRights | emulator::kAccessFlushGlobal | emulator::kAccessFlushPersistent});
@@ -65,7 +65,7 @@ struct Stage {
 }  // namespace
 
 TEST_CASE("ATOMIC WRITE puts its 8 bytes, once, and a duplicate draws the same answer") {
-  Stage s;
+  FlushStage s;
   s.bench.send(s.qp, s.atomic_write(100, 0x10, pattern(8, 3)));
   s.bench.expect(s.answer(100, 1));
   CHECK(s.holds(0x10, pattern(8, 3)));
@@ -77,7 +77,7 @@ TEST_CASE("ATOMIC WRITE puts its 8 bytes, once, and a duplicate draws the same a
 }
 
 TEST_CASE("R08: an ATOMIC WRITE is of 8 aligned bytes, else an invalid request [IBTA oA19-28]") {
-  Stage s;
+  FlushStage s;
   SECTION("no bytes") { s.bench.send(s.qp, s.atomic_write(100, 0x10, {}, 0)); }
   SECTION("4 bytes") { s.bench.send(s.qp, s.atomic_write(100, 0x10, pattern(4), 4)); }
   SECTION("7 bytes") { s.bench.send(s.qp, s.atomic_write(100, 0x10, pattern(7), 7)); }
@@ -92,7 +92,7 @@ TEST_CASE("R08: an ATOMIC WRITE is of 8 aligned bytes, else an invalid request [
 }
 
 TEST_CASE("an ATOMIC WRITE needs remote write [IBTA A19.4.5.3]") {
-  Stage s;
+  FlushStage s;
   SECTION("of the region") {
     const sim::Mr mr = s.bench.client().new_mr(0x100, emulator::kAccessRemoteRead);
     Line line = s.atomic_write(100, 0, pattern(8));
@@ -113,7 +113,7 @@ TEST_CASE("an ATOMIC WRITE needs remote write [IBTA A19.4.5.3]") {
 }
 
 TEST_CASE("FLUSH is answered when the writes before it are done [IBTA oA19-1, oA19-2]") {
-  Stage s;
+  FlushStage s;
   const Line write{.opcode = Opcode::kRcWriteOnly,
                    .psn = 100,
                    .va = s.mr.iova,
@@ -130,7 +130,7 @@ TEST_CASE("FLUSH is answered when the writes before it are done [IBTA oA19-1, oA
 }
 
 TEST_CASE("FLUSH always validates its key, and what it asks for [IBTA oA19-13]") {
-  Stage s;
+  FlushStage s;
   std::uint8_t syndrome = kNakAccess;
   Line line = s.flush(100, 0, 0);
   SECTION("no bytes and a bad key") { line.rkey = s.mr.rkey.value() ^ 1; }
@@ -180,7 +180,7 @@ TEST_CASE("each takes a responder resource [IBTA oA19-9]: more than granted is a
 }
 
 TEST_CASE("requester: ATOMIC WRITE and FLUSH on the wire, and their completions") {
-  Stage s;
+  FlushStage s;
   sim::SendWr write = s.wr(sim::kWrAtomicWrite, 1);
   const Bytes data = pattern(8, 7);
   std::memcpy(&write.atomic_write, data.data(), 8);

@@ -16,7 +16,7 @@ namespace {
 constexpr std::uint32_t kBindable = sim::Client::kAllRights | emulator::kAccessMwBind;
 
 // A connection whose region may have windows.
-struct Stage {
+struct WindowStage {
   Bench bench;
   Connection qp = bench.connect();
   sim::Mr mr = bench.client().new_mr(0x1000, kBindable);
@@ -66,7 +66,7 @@ struct Stage {
 }  // namespace
 
 TEST_CASE("a window grants its part of the region and its rights, under the new key [IBTA C10-77]") {
-  Stage s;
+  WindowStage s;
   const MwType type = GENERATE(MwType::kType1, MwType::kType2);
   sim::Mw mw = s.bench.client().alloc_mw(type);
   const proto::Rkey old = mw.rkey;
@@ -95,7 +95,7 @@ TEST_CASE("a window grants its part of the region and its rights, under the new 
 }
 
 TEST_CASE("a window's key is no L_Key") {
-  Stage s;
+  WindowStage s;
   sim::Mw mw = s.bench.client().alloc_mw(MwType::kType1);
   s.bound(mw);
   sim::SendWr wr;
@@ -106,7 +106,7 @@ TEST_CASE("a window's key is no L_Key") {
 }
 
 TEST_CASE("a type 2 window may be zero-based: then it starts at 0") {
-  Stage s;
+  WindowStage s;
   sim::Mw mw = s.bench.client().alloc_mw(MwType::kType2);
   s.bound(mw, s.bind(mw, 0x100, 0x100, emulator::kAccessRemoteWrite | emulator::kAccessZeroBased));
   s.bench.send(s.qp, s.write(100, mw.rkey, 0xF0));
@@ -117,7 +117,7 @@ TEST_CASE("a type 2 window may be zero-based: then it starts at 0") {
 }
 
 TEST_CASE("M03: binds that are refused end in a bind error, and the QP in ERR [IBTA C10-72 to C10-75]") {
-  Stage s;
+  WindowStage s;
   sim::Client& client = s.bench.client();
   sim::Mw mw1 = client.alloc_mw(MwType::kType1);
   sim::Mw mw2 = client.alloc_mw(MwType::kType2);
@@ -168,7 +168,7 @@ TEST_CASE("M03: binds that are refused end in a bind error, and the QP in ERR [I
 }
 
 TEST_CASE("M03: rights of the region that the window does not use are not needed") {
-  Stage s;
+  WindowStage s;
   const sim::Mr mr = s.bench.client().new_mr(0x1000, emulator::kAccessMwBind);
   sim::Mw mw = s.bench.client().alloc_mw(MwType::kType2);
   sim::SendWr wr = s.bind(mw, 0, 0x1000, emulator::kAccessRemoteRead);
@@ -184,14 +184,14 @@ TEST_CASE("M03: rights of the region that the window does not use are not needed
 }
 
 TEST_CASE("a bound type 2 window is not bound again [IBTA o10-37.2.30, Table 78]") {
-  Stage s;
+  WindowStage s;
   sim::Mw mw = s.bench.client().alloc_mw(MwType::kType2);
   s.bound(mw);
   s.refused(s.bind(mw));
 }
 
 TEST_CASE("a type 1 window is bound anew at will, and the old binding is over [IBTA C10-68]") {
-  Stage s;
+  WindowStage s;
   sim::Mw mw = s.bench.client().alloc_mw(MwType::kType1);
   s.bound(mw);
   const proto::Rkey old = mw.rkey;
@@ -208,7 +208,7 @@ TEST_CASE("a type 1 window is bound anew at will, and the old binding is over [I
 }
 
 TEST_CASE("type 1 serves every QP of its PD, type 2 the one that bound it [IBTA C10-76.2.1, o10-37.2.43]") {
-  Stage s;
+  WindowStage s;
   Connection other = s.bench.connect({.peer_qpn = 0x333});
   const MwType type = GENERATE(MwType::kType1, MwType::kType2);
   sim::Mw mw = s.bench.client().alloc_mw(type);
@@ -230,7 +230,7 @@ TEST_CASE("type 1 serves every QP of its PD, type 2 the one that bound it [IBTA 
 }
 
 TEST_CASE("M06: a local invalidation ends a type 2 window, once, and it can be bound again") {
-  Stage s;
+  WindowStage s;
   sim::Mw mw = s.bench.client().alloc_mw(MwType::kType2);
   s.bound(mw);
   s.bench.post(s.qp, s.invalidate(mw.rkey, 3));
@@ -251,7 +251,7 @@ TEST_CASE("M06: a local invalidation ends a type 2 window, once, and it can be b
 }
 
 TEST_CASE("M06: what may not be invalidated is refused, and goes on [IBTA o10-37.2.13, o10-37.2.26]") {
-  Stage s;
+  WindowStage s;
   sim::Mw mw1 = s.bench.client().alloc_mw(MwType::kType1);
   sim::Mw mw2 = s.bench.client().alloc_mw(MwType::kType2);
   s.bound(mw1);
@@ -283,7 +283,7 @@ TEST_CASE("M06: what may not be invalidated is refused, and goes on [IBTA o10-37
 }
 
 TEST_CASE("SEND with Invalidate: on the wire behind the last byte, and only there") {
-  Stage s;
+  WindowStage s;
   sim::SendWr wr;
   wr.wr_id = 5;
   wr.opcode = sim::kWrSendInvalidate;
@@ -304,7 +304,7 @@ TEST_CASE("SEND with Invalidate: on the wire behind the last byte, and only ther
 }
 
 TEST_CASE("SEND with Invalidate ends the window before its receive completes") {
-  Stage s;
+  WindowStage s;
   sim::Mw mw = s.bench.client().alloc_mw(MwType::kType2);
   s.bound(mw);
   s.qp.recv(7);
@@ -333,7 +333,7 @@ TEST_CASE("SEND with Invalidate ends the window before its receive completes") {
 }
 
 TEST_CASE("an invalidation behind a packet that fails leaves nothing half done") {
-  Stage s;
+  WindowStage s;
   sim::Mw mw = s.bench.client().alloc_mw(MwType::kType2);
   s.bound(mw);
   s.qp.recv(7);
@@ -357,7 +357,7 @@ TEST_CASE("an invalidation behind a packet that fails leaves nothing half done")
 }
 
 TEST_CASE("a window ends with its QP: ERR, RESET and destruction [IBTA o10-2.2.5]") {
-  Stage s;
+  WindowStage s;
   sim::Mw mw = s.bench.client().alloc_mw(MwType::kType2);
   s.bound(mw);
   sim::Client& client = s.bench.client();
@@ -373,7 +373,7 @@ TEST_CASE("a window ends with its QP: ERR, RESET and destruction [IBTA o10-2.2.5
 }
 
 TEST_CASE("windows are made and ended with errnos") {
-  Stage s;
+  WindowStage s;
   sim::Client& client = s.bench.client();
   for (const std::uint32_t type : {0U, 3U, 255U})
     CHECK(client.transact(emulator::AllocMw{client.pd(), type}).error == std::errc::invalid_argument);
@@ -395,7 +395,7 @@ TEST_CASE("windows are made and ended with errnos") {
 }
 
 TEST_CASE("local operations take their turn: behind what is not complete, before what follows") {
-  Stage s;
+  WindowStage s;
   sim::Mw mw = s.bench.client().alloc_mw(MwType::kType2);
   sim::SendWr send;
   send.sges = {s.qp.mr.sge(0, 4)};
@@ -424,7 +424,7 @@ TEST_CASE("local operations take their turn: behind what is not complete, before
 }
 
 TEST_CASE("a queue full of unsignaled binds is worked off, and the SEND behind them sent") {
-  Stage s;
+  WindowStage s;
   sim::Mw mw = s.bench.client().alloc_mw(MwType::kType1);
   sim::SendWr bind = s.bind(mw);
   bind.flags = 0;
@@ -445,7 +445,7 @@ TEST_CASE("a queue full of unsignaled binds is worked off, and the SEND behind t
 }
 
 TEST_CASE("in SQD no new local operation is begun") {
-  Stage s;
+  WindowStage s;
   sim::Mw mw = s.bench.client().alloc_mw(MwType::kType2);
   sim::SendWr send;
   send.sges = {s.qp.mr.sge(0, 4)};
@@ -461,7 +461,7 @@ TEST_CASE("in SQD no new local operation is begun") {
 }
 
 TEST_CASE("local operations that wait are flushed with their queue") {
-  Stage s;
+  WindowStage s;
   sim::Mw mw = s.bench.client().alloc_mw(MwType::kType2);
   sim::SendWr send;
   send.wr_id = 1;

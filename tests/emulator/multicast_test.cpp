@@ -13,7 +13,6 @@ using namespace roci::emulator;
 
 namespace {
 
-constexpr std::uint32_t kGrh = 40;
 constexpr std::uint32_t kMulticastQpn = 0xFFFFFF;
 
 proto::Gid group(bool ipv6 = false) {
@@ -22,8 +21,6 @@ proto::Gid group(bool ipv6 = false) {
   gid.bytes = {0xFF, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
   return gid;
 }
-
-Connection datagrams(Bench& bench) { return bench.connect({.qp = {.type = QpType::kUd}}); }
 
 std::errc attach(Bench& bench, const Connection& qp, const proto::Gid& to = group()) {
   return bench.client().transact(AttachMulticast{qp.qp->handle(), to}).error;
@@ -47,10 +44,6 @@ Bytes to_group(const Bench& bench, const Connection& any, const Bytes& payload,
                            }});
 }
 
-std::uint64_t dropped(const Bench& bench, DropReason reason) {
-  return bench.counters().dropped[static_cast<std::size_t>(reason)];
-}
-
 // Membership reports are another test's.
 void forget_sent(Bench& bench) {
   bench.advance(std::chrono::seconds(5));
@@ -63,7 +56,8 @@ void forget_sent(Bench& bench) {
 TEST_CASE("D03: each attached QP gets its own copy; one without a receive loses only its own") {
   const bool ipv6 = GENERATE(false, true);
   Bench bench({.ipv6 = ipv6});
-  Connection a = datagrams(bench), b = datagrams(bench), without = datagrams(bench), apart = datagrams(bench);
+  Connection a = bench.connect_datagrams(), b = bench.connect_datagrams(),
+             without = bench.connect_datagrams(), apart = bench.connect_datagrams();
   for (const Connection* one : {&a, &b, &without})
     REQUIRE(attach(bench, *one, group(ipv6)) == std::errc{});
   for (std::uint64_t i = 0; i < 100; ++i) {
@@ -91,7 +85,7 @@ TEST_CASE("D03: each attached QP gets its own copy; one without a receive loses 
 
 TEST_CASE("multicast: a burst with copies is as packet by packet, and frames have one fate each") {
   Bench bench;
-  Connection a = datagrams(bench), b = datagrams(bench);
+  Connection a = bench.connect_datagrams(), b = bench.connect_datagrams();
   REQUIRE(attach(bench, a) == std::errc{});
   REQUIRE(attach(bench, b) == std::errc{});
   std::vector<Bytes> frames;
@@ -119,7 +113,7 @@ TEST_CASE("multicast: a burst with copies is as packet by packet, and frames hav
 
 TEST_CASE("multicast: each QP judges its copy") {
   Bench bench;
-  Connection a = datagrams(bench), b = datagrams(bench);
+  Connection a = bench.connect_datagrams(), b = bench.connect_datagrams();
   REQUIRE(attach(bench, a) == std::errc{});
   REQUIRE(attach(bench, b) == std::errc{});
   ModifyQp other_qkey{b.qp->handle(), kQpQkey, {}};
@@ -133,7 +127,7 @@ TEST_CASE("multicast: each QP judges its copy") {
   }
   SECTION("nobody's Q_Key") {
     bench.receive({to_group(bench, a, pattern(8), [](proto::Packet& p) { p.deth->qkey = proto::Qkey{6}; })});
-    CHECK(dropped(bench, DropReason::kBadQkey) == 1);
+    CHECK(bench.dropped(DropReason::kBadQkey) == 1);
     CHECK(bench.counters().multicast_losses == 2);
   }
   SECTION("state") {
@@ -148,7 +142,7 @@ TEST_CASE("multicast: each QP judges its copy") {
 
 TEST_CASE("multicast: addresses must fit together") {
   Bench bench;
-  Connection qp = datagrams(bench);
+  Connection qp = bench.connect_datagrams();
   REQUIRE(attach(bench, qp) == std::errc{});
   qp.recv(1);
   DropReason reason = DropReason::kNotForUs;
@@ -194,7 +188,7 @@ TEST_CASE("multicast: addresses must fit together") {
 
 TEST_CASE("the multicast QPN is nobody's unicast destination") {
   Bench bench;
-  Connection qp = datagrams(bench);
+  Connection qp = bench.connect_datagrams();
   bench.send(qp, {.opcode = Opcode::kUdSendOnly, .payload = pattern(4), .dqpn = kMulticastQpn});
   CHECK(bench.last_verdict() == DropReason::kUnknownQpn);
 }
@@ -202,7 +196,7 @@ TEST_CASE("the multicast QPN is nobody's unicast destination") {
 TEST_CASE("D04: a QP of the group sends to it: all others of its NIC get a copy, the sender does not") {
   const bool ipv6 = GENERATE(false, true);
   Bench bench({.ipv6 = ipv6});
-  Connection sender = datagrams(bench), other = datagrams(bench);
+  Connection sender = bench.connect_datagrams(), other = bench.connect_datagrams();
   REQUIRE(attach(bench, sender, group(ipv6)) == std::errc{});
   REQUIRE(attach(bench, other, group(ipv6)) == std::errc{});
   forget_sent(bench);
@@ -233,7 +227,7 @@ TEST_CASE("D04: a QP of the group sends to it: all others of its NIC get a copy,
 
 TEST_CASE("attach: UD QPs to multicast GIDs, once") {
   Bench bench;
-  Connection qp = datagrams(bench);
+  Connection qp = bench.connect_datagrams();
   Connection rc = bench.connect(), uc = bench.connect({.qp = {.type = QpType::kUc}});
   CHECK(attach(bench, rc) == std::errc::invalid_argument);
   CHECK(attach(bench, uc) == std::errc::invalid_argument);
@@ -254,7 +248,7 @@ TEST_CASE("attach: UD QPs to multicast GIDs, once") {
 
 TEST_CASE("Q04: a QP in a group is busy [IBTA o10-2.2.3], and the end of its context detaches it") {
   Bench bench;
-  Connection qp = datagrams(bench);
+  Connection qp = bench.connect_datagrams();
   REQUIRE(attach(bench, qp) == std::errc{});
   REQUIRE(attach(bench, qp, group(true)) == std::errc{});
   CHECK(bench.engine().multicast_groups({0}).size() == 2);
@@ -273,7 +267,7 @@ TEST_CASE("Q04: a QP in a group is busy [IBTA o10-2.2.3], and the end of its con
 
 TEST_CASE("the groups of a NIC are visible to its port, with a count of changes") {
   Bench bench;
-  Connection a = datagrams(bench), b = datagrams(bench);
+  Connection a = bench.connect_datagrams(), b = bench.connect_datagrams();
   const std::uint64_t before = bench.engine().multicast_changes({0});
   REQUIRE(attach(bench, a) == std::errc{});
   const std::uint64_t attached = bench.engine().multicast_changes({0});

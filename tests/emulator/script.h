@@ -92,6 +92,8 @@ inline constexpr std::uint32_t kOurPsn = 1000;  // the engine's first, as reques
 inline constexpr std::uint32_t kPeerPsn = 100;  // the peer's first, which the engine expects
 inline constexpr std::uint32_t kQkey = 0x11111111, kGsiQkeyValue = 0x80010000;
 
+inline constexpr std::uint32_t kGrh = 40;  // bytes before a received datagram's payload
+
 class Bench;
 
 // One connected QP, or one for datagrams, its queues and memory.
@@ -132,6 +134,13 @@ class Bench {
   // An address handle for the peer.
   emulator::AhHandle peer_ah() { return client_->create_ah(peer_av()); }
   [[nodiscard]] emulator::AddressVector peer_av() const;
+  // A UD QP.
+  Connection connect_datagrams(emulator::QpState state = emulator::QpState::kRts) {
+    ConnectionOptions options;
+    options.qp.type = emulator::QpType::kUd;
+    options.state = state;
+    return connect(options);
+  }
   sim::ConnectOptions connect_options(const ConnectionOptions& options) const;
   // Posts and lets the engine work.
   void post(Connection& connection, const sim::SendWr& wr);
@@ -174,6 +183,9 @@ class Bench {
   [[nodiscard]] emulator::Engine& engine() { return *engine_; }
   [[nodiscard]] sim::PlainMemory& memory() { return memory_; }
   [[nodiscard]] const emulator::Counters& counters() const { return engine_->counters({0}); }
+  [[nodiscard]] std::uint64_t dropped(emulator::DropReason reason) const {
+    return counters().dropped[static_cast<std::size_t>(reason)];
+  }
 
   [[nodiscard]] static proto::Gid own_gid(bool ipv6 = false);
   [[nodiscard]] static proto::Gid peer_gid(bool ipv6 = false);

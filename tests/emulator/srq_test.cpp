@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::uint32_t kDepth = 7;  // a ring of 8 slots
 
-struct Stage {
+struct SrqStage {
   Bench bench;
   std::unique_ptr<sim::Srq> srq = bench.client().create_srq(kDepth);
   Connection a = connect(0x2A), b = connect(0x2B);
@@ -54,7 +54,7 @@ struct Stage {
 }  // namespace
 
 TEST_CASE("messages of every QP take the receives in the order in which they begin") {
-  Stage s;
+  SrqStage s;
   for (std::uint64_t id = 1; id <= 3; ++id)
     REQUIRE(s.post(id));
   // a's message begins first and ends last.
@@ -73,14 +73,14 @@ TEST_CASE("messages of every QP take the receives in the order in which they beg
 }
 
 TEST_CASE("a WRITE with immediate takes its receive when it ends, a plain WRITE none") {
-  Stage s;
+  SrqStage s;
   REQUIRE(s.post(1));
   s.bench.send(s.a, {.opcode = Opcode::kRcWriteOnly, .psn = 100, .payload = pattern(4)});
   CHECK(s.look().depth == 1);
 }
 
 TEST_CASE("an empty one is answered by RNR NAK, and the retry takes what was posted meanwhile") {
-  Stage s;
+  SrqStage s;
   s.bench.send(s.a, s.send(100));
   s.bench.expect({.opcode = Opcode::kRcAcknowledge, .psn = 100, .syndrome = rnr(12)});
   REQUIRE(s.post(4));
@@ -90,7 +90,7 @@ TEST_CASE("an empty one is answered by RNR NAK, and the retry takes what was pos
 }
 
 TEST_CASE("a taken receive frees its slot in the ring at once, round and round") {
-  Stage s;
+  SrqStage s;
   std::uint32_t psn = 100;
   for (std::uint64_t id = 0; id < 40; ++id, ++psn) {
     while (s.post(id)) {
@@ -104,7 +104,7 @@ TEST_CASE("a taken receive frees its slot in the ring at once, round and round")
 }
 
 TEST_CASE("the limit event is raised once, when fewer are left, and the limit is disarmed") {
-  Stage s;
+  SrqStage s;
   for (std::uint64_t id = 0; id < 5; ++id)
     REQUIRE(s.post(id));
   REQUIRE(s.set_limit(4) == std::errc{});
@@ -132,7 +132,7 @@ TEST_CASE("the limit event is raised once, when fewer are left, and the limit is
 }
 
 TEST_CASE("Q08: ERR flushes what the QP had taken, nothing else, and raises the last-WQE event") {
-  Stage s;
+  SrqStage s;
   for (std::uint64_t id = 1; id <= 3; ++id)
     REQUIRE(s.post(id));
   s.bench.send(s.a, {.opcode = Opcode::kRcSendFirst, .psn = 100, .payload = pattern(kMtu)});
@@ -152,7 +152,7 @@ TEST_CASE("Q08: ERR flushes what the QP had taken, nothing else, and raises the 
 }
 
 TEST_CASE("the same event if nothing was taken [IBTA o11-5.2.5]; none without an SRQ") {
-  Stage s;
+  SrqStage s;
   REQUIRE(s.bench.client().to_state(*s.a.qp, QpState::kErr) == std::errc{});
   CHECK(s.count(EventKind::kQpLastWqeReached) == 1);
   Connection own = s.bench.connect({.peer_qpn = 0x333});
@@ -161,7 +161,7 @@ TEST_CASE("the same event if nothing was taken [IBTA o11-5.2.5]; none without an
 }
 
 TEST_CASE("receives of packets that are cancelled go back, and are taken first") {
-  Stage s;
+  SrqStage s;
   for (std::uint64_t id = 1; id <= 6; ++id)
     REQUIRE(s.post(id));
   // In one burst a takes 1, 3, 4, b takes 2; a's first cannot be placed.
@@ -207,7 +207,7 @@ TEST_CASE("M04: receives are judged by the SRQ's PD, not by the QP's") {
 }
 
 TEST_CASE("S04: a hostile ring harms its own QPs only") {
-  Stage s;
+  SrqStage s;
   SECTION("more SGEs than granted") {
     REQUIRE(s.post(1));
     reinterpret_cast<emulator::RingRecvWqe*>(s.srq->ring().slot(0))->dma.num_sge = 0xFFFF;
@@ -232,7 +232,7 @@ TEST_CASE("S04: a hostile ring harms its own QPs only") {
 }
 
 TEST_CASE("moved to another ring, it keeps what is posted, in order") {
-  Stage s;
+  SrqStage s;
   for (std::uint64_t id = 0; id < 7; ++id)
     REQUIRE(s.post(id));
   for (std::uint32_t i = 0; i < 4; ++i)
@@ -256,7 +256,7 @@ TEST_CASE("moved to another ring, it keeps what is posted, in order") {
 }
 
 TEST_CASE("one invalid attribute, and nothing changes [IBTA 11.2.3.3]") {
-  Stage s;
+  SrqStage s;
   REQUIRE(s.set_limit(3) == std::errc{});
   CHECK(s.set_limit(kDepth + 1) == std::errc::invalid_argument);
   CHECK(s.srq->resize(s.bench.client(), 2) == std::errc::invalid_argument);  // below the limit

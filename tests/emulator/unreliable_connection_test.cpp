@@ -16,10 +16,6 @@ Connection connect(Bench& bench, ConnectionOptions options = {}) {
   return bench.connect(options);
 }
 
-std::uint64_t dropped(const Bench& bench, DropReason reason) {
-  return bench.counters().dropped[static_cast<std::size_t>(reason)];
-}
-
 sim::SendWr send_of(const Connection& qp, std::uint32_t bytes, std::uint64_t wr_id = 1) {
   return {.wr_id = wr_id, .sges = {qp.mr.sge(0, bytes)}};
 }
@@ -180,12 +176,12 @@ TEST_CASE("UC: a lost packet takes its message with it, and the receive is for t
   SECTION("the middle") {
     send(Opcode::kUcSendFirst, 100, kMtu);
     send(Opcode::kUcSendLast, 102, 4);
-    CHECK(dropped(bench, DropReason::kOutOfSequence) == 1);
+    CHECK(bench.dropped(DropReason::kOutOfSequence) == 1);
   }
   SECTION("the first") {
     send(Opcode::kUcSendMiddle, 101, kMtu);
     send(Opcode::kUcSendLast, 102, 4);
-    CHECK(dropped(bench, DropReason::kOutOfSequence) == 2);
+    CHECK(bench.dropped(DropReason::kOutOfSequence) == 2);
     CHECK(qp.qp->recv_queued() == 2);
   }
   SECTION("the last") { send(Opcode::kUcSendFirst, 100, kMtu); }
@@ -196,9 +192,9 @@ TEST_CASE("UC: a lost packet takes its message with it, and the receive is for t
   SECTION("the first of another kind") {
     send(Opcode::kUcSendFirst, 100, kMtu);
     send(Opcode::kUcWriteMiddle, 101, kMtu);
-    CHECK(dropped(bench, DropReason::kOutOfSequence) == 1);
+    CHECK(bench.dropped(DropReason::kOutOfSequence) == 1);
     send(Opcode::kUcSendLast, 102, kMtu);
-    CHECK(dropped(bench, DropReason::kOutOfSequence) == 2);
+    CHECK(bench.dropped(DropReason::kOutOfSequence) == 2);
   }
   SECTION("many messages") {}
   bench.expect_no_completion(qp);
@@ -246,7 +242,7 @@ TEST_CASE("UC: what is not allowed is dropped and counted, with its message, and
     reason = DropReason::kWrongService;
   }
   bench.send(qp, line);
-  CHECK(dropped(bench, reason) == 1);
+  CHECK(bench.dropped(reason) == 1);
   CHECK(bench.events().empty());
   bench.expect_nothing();
   bench.expect_no_completion(qp);
@@ -262,7 +258,7 @@ TEST_CASE("UC: rights of the QP count") {
   Bench bench;
   Connection qp = connect(bench, {.access = kAccessRemoteRead});
   bench.send(qp, {.opcode = Opcode::kUcWriteOnly, .psn = 100, .payload = pattern(8)});
-  CHECK(dropped(bench, DropReason::kRefused) == 1);
+  CHECK(bench.dropped(DropReason::kRefused) == 1);
   CHECK(holds(bench, qp, 0, Bytes(8)));
 }
 
@@ -276,7 +272,7 @@ TEST_CASE("UC: a receive in error completes so, and the QP goes to ERR") {
   }
   bench.send(qp, {.opcode = Opcode::kUcSendOnly, .psn = 100, .payload = pattern(8)});
   bench.expect_recv(qp, {.wr_id = 1, .status = sim::kWcLocalProtection});
-  CHECK(dropped(bench, DropReason::kReceiveError) == 1);
+  CHECK(bench.dropped(DropReason::kReceiveError) == 1);
   CHECK(qp.qp->state() == QpState::kErr);
   bench.expect_nothing();
 }
