@@ -3,12 +3,11 @@ import fcntl
 import os
 import pathlib
 import re
-import shutil
 import signal
 import subprocess
 import tempfile
 
-from harness import IPV4_GID, Failure, Skip, case, check, free_port, wait_for
+from harness import IPV4_GID, Failure, Skip, case, check, free_port, need_program, wait_for
 
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
 # tshark 4.0 takes a short SEND for one of these protocols and calls it malformed.
@@ -25,11 +24,6 @@ def shared(*parts):
     if not path.exists():
         raise Skip(f"no {'/'.join(parts)}: set ROCI_SHARED to the folder that holds it")
     return path
-
-
-def need_program(name, package):
-    if not shutil.which(name):
-        raise Skip(f"no {name} on this machine: apt-get install {package}")
 
 
 # --- capture --------------------------------------------------------------------------------------------

@@ -56,6 +56,11 @@ def check(condition, text):
         raise Failure(text)
 
 
+def need_program(name, package):
+    if not shutil.which(name):
+        raise Skip(f"no {name} on this machine: apt-get install {package}")
+
+
 def wait_for(condition, seconds, what, pause=0.005):
     """Poll until condition() is true and return its value; Failure after that many seconds."""
     limit = time.monotonic() + seconds

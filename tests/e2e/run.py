@@ -27,6 +27,7 @@ import time
 import harness
 import cases_applications  # noqa: F401  each module registers its cases
 import cases_daemon        # noqa: F401
+import cases_frameworks    # noqa: F401
 import cases_kills         # noqa: F401
 import cases_peers         # noqa: F401
 import cases_wire          # noqa: F401
