@@ -229,6 +229,20 @@ def _(world):
     world.expect_nothing_left()
 
 
+@case("verbs/unreliable-services", tags={"asan"}, limit=90)
+def _(world):
+    for what in ("unreliable-connection", "datagrams", "multicast"):
+        verbs_check(world, what)
+    world.expect_nothing_left()
+
+
+@case("verbs/shared-receives-windows-resize", tags={"asan"}, limit=90)
+def _(world):
+    for what in ("shared-receives", "windows", "atomic-write", "resize"):
+        verbs_check(world, what)
+    world.expect_nothing_left()
+
+
 @case("verbs/garbage-in-shared-memory", tags={"asan"}, limit=120)
 def _(world):
     """A client that writes garbage into its rings harms neither the daemon nor another client's transfer."""
