@@ -13,14 +13,14 @@ using namespace roci::sim;
 namespace {
 
 constexpr unsigned kMaskBits = 12;
-constexpr std::uint32_t kMtu = 256;
-constexpr std::uint32_t kSizes[] = {40, kMtu + 1, 4 * kMtu + 3};  // 1, 2 and 5 packets
+constexpr std::uint32_t kPathMtu = 256;
+constexpr std::uint32_t kSizes[] = {40, kPathMtu + 1, 4 * kPathMtu + 3};  // 1, 2 and 5 packets
 constexpr std::uint8_t kRetries = 7;
 constexpr std::uint32_t kBytes = 4096;
 constexpr std::uint64_t kWord = 0x1122334455667788, kAddend = 5;
 constexpr std::uint32_t kImmediate = 0xC0FFEE;
 
-struct Operation {
+struct Wanted {
   const char* name;
   WrOpcode opcode;
   bool takes_receive = false;
@@ -54,7 +54,7 @@ struct Side {
 };
 
 // Empty if all is as it must be.
-std::string run(const Operation& operation, std::uint32_t bytes, std::uint32_t mask) {
+std::string run(const Wanted& operation, std::uint32_t bytes, std::uint32_t mask) {
   WorldConfig config;
   config.seed = mask + 1;
   for (unsigned bit = 0; bit < kMaskBits; ++bit) {
@@ -116,7 +116,7 @@ std::string run(const Operation& operation, std::uint32_t bytes, std::uint32_t m
   return world.violations().empty() ? std::string{} : world.violations().front();
 }
 
-void try_all_masks(const Operation& operation) {
+void try_all_masks(const Wanted& operation) {
   unsigned wrong = 0;
   for (const std::uint32_t bytes : kSizes) {
     if (operation.is_atomic && bytes != kSizes[0]) continue;
