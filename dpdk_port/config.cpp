@@ -21,6 +21,14 @@ namespace {
 
 using proto::Unexpected;
 
+bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }
+
+// An error quotes what the user wrote, which may hold line ends and what else moves a terminal's cursor.
+std::string one_line(std::string sentence) {
+  std::replace_if(sentence.begin(), sentence.end(), is_control, '?');
+  return sentence;
+}
+
 template <class T>
 std::optional<T> parse_number(std::string_view text, T low, T high) {
   T value{};
@@ -164,7 +172,8 @@ std::string parse_port(std::string_view text, NicSpec& nic) {
   if (text.substr(0, kPrefix.size()) == kPrefix) {
     const auto interface = text.substr(kPrefix.size());
     if (interface.empty() || interface.size() >= IFNAMSIZ ||
-        interface.find_first_of("/,= ") != interface.npos) {
+        interface.find_first_of("/,= ") != interface.npos ||
+        std::any_of(interface.begin(), interface.end(), is_control)) {
       return fmt::format("'{}' is not the name of an interface", interface);
     }
     nic.port = PortKind::kAfPacket;
@@ -176,7 +185,8 @@ std::string parse_port(std::string_view text, NicSpec& nic) {
 
 Parsed<emulator::NicAddress> parse_address(std::string_view text) {
   const auto slash = text.find('/');
-  const std::string host(text.substr(0, slash));
+  std::string host(text.substr(0, slash));
+  if (host.find('\0') != host.npos) host.clear();  // inet_pton would not see what follows
   emulator::NicAddress address;
   std::uint8_t longest = 32;
   in_addr v4{};
@@ -221,7 +231,9 @@ Parsed<proto::Mac> parse_mac(std::string_view text) {
 
 Parsed<NicSpec> parse_nic(std::string_view text) {
   NicSpec nic;
-  const auto fail = [&](std::string why) { return Unexpected{fmt::format("--nic '{}': {}", text, why)}; };
+  const auto fail = [&](std::string why) {
+    return Unexpected{one_line(fmt::format("--nic '{}': {}", text, why))};
+  };
   std::set<std::string_view> seen;
   for (std::size_t at = 0; at <= text.size();) {
     const auto comma = std::min(text.find(',', at), text.size());
@@ -258,7 +270,7 @@ std::string read_toml(std::string_view text, std::string_view name, DaemonConfig
   try {
     table = toml::parse(text, name);
   } catch (const toml::parse_error& error) {
-    return fmt::format("{}:{}: {}", name, error.source().begin.line, error.description());
+    return one_line(fmt::format("{}:{}: {}", name, error.source().begin.line, error.description()));
   }
   std::string nic_error;
   const std::map<std::string, Setter, std::less<>> setters = {
@@ -300,7 +312,7 @@ std::string read_toml(std::string_view text, std::string_view name, DaemonConfig
   };
   auto error = read_table(table, setters);
   if (!nic_error.empty()) error = nic_error;
-  return error.empty() ? error : fmt::format("{}:{}", name, error);
+  return error.empty() ? error : one_line(fmt::format("{}:{}", name, error));
 }
 
 std::string check(const DaemonConfig& config) {
@@ -308,7 +320,8 @@ std::string check(const DaemonConfig& config) {
   if (config.nics.size() > emulator::kMaxNics) {
     return fmt::format("{} NICs are configured, {} is the most", config.nics.size(), emulator::kMaxNics);
   }
-  if (!is_log_level(config.log_level)) return fmt::format("unknown log level '{}'", config.log_level);
+  if (!is_log_level(config.log_level))
+    return one_line(fmt::format("unknown log level '{}'", config.log_level));
   if (config.shards < 1 || config.shards > kMaxShards) {
     return fmt::format("{} shards are configured; it can be 1 to {}", config.shards, kMaxShards);
   }

@@ -172,6 +172,20 @@ TEST_CASE("a wrong file is refused with line and reason") {
   CHECK_THAT(toml_error(text), Catch::StartsWith(reason));
 }
 
+TEST_CASE("an error is one line, whatever it quotes") {
+  CHECK(nic_error("rxe0,ip=1\n2").find("'1?2'") != std::string::npos);
+  CHECK_THAT(nic_error("rxe0\033[2J,ip=10.0.0.1/24"), Catch::Contains("rxe0?[2J"));
+  CHECK_THAT(toml_error("\"a\\nb\" = 1\n"), Catch::Equals("nics.toml:1: a?b: unknown key"));
+  CHECK_THAT(toml_error("log_level = \"a\\r\\nb\"\n"), Catch::Contains("'a??b'"));
+}
+
+TEST_CASE("a name or address ends where its text ends, not at a zero byte") {
+  using namespace std::string_view_literals;
+  CHECK_FALSE(parse_address("10.0.0.1\0x/24"sv));
+  CHECK_FALSE(parse_nic("rxe0,port=af_packet:eth0\0x"sv));
+  CHECK_FALSE(parse_nic("rxe0,port=af_packet:et\nh0"sv));
+}
+
 TEST_CASE("NICs on the fabric know each other and themselves, others only themselves") {
   auto nics = resolve(config_of({"rxe0,ip=10.0.0.1/24", "rxe1,ip=10.0.0.2/24,ip=fd00::2/64"}).nics);
   REQUIRE(nics);
