@@ -127,7 +127,8 @@ class AfPacketPort final : public Port {
       : mac_(config.mac),
         longest_bytes_(config.mtu_bytes + kEthernetAndVlanBytes),
         wake_(std::move(wake)),
-        held_(std::move(held)) {}
+        held_(std::move(held)),
+        kernel_groups_interface_(config.kernel_owns_addresses ? config.interface.index : 0) {}
 
   ~AfPacketPort() override {
     if (!started_) return;
@@ -181,6 +182,8 @@ class AfPacketPort final : public Port {
     }  // a handful at most, the buffer is small
   }
 
+  [[nodiscard]] int kernel_groups_interface() const override { return kernel_groups_interface_; }
+
  private:
   // Not the kernel's or our own outgoing frames, which the PMD hands over too, and no frame longer than the
   // wire takes: that is a segmentation offload of the sender's on the same host, several datagrams in one.
@@ -194,6 +197,7 @@ class AfPacketPort final : public Port {
   const std::size_t longest_bytes_;
   const UniqueFd wake_;
   const std::vector<UniqueFd> held_;
+  const int kernel_groups_interface_;
   std::uint16_t port_ = 0;
   bool started_ = false;
 };

@@ -27,6 +27,9 @@ class Port {
   [[nodiscard]] virtual int wake_fd() const = 0;
   // Before a last receive() and sleep.
   virtual void prepare_to_sleep() = 0;
+  // Any thread. Index of the interface on which the kernel has to join multicast groups, as it owns the
+  // addresses; 0: none.
+  [[nodiscard]] virtual int kernel_groups_interface() const { return 0; }
 };
 
 }  // namespace roci::dpdk_port

@@ -14,10 +14,12 @@
 #include <cstdlib>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include <rte_lcore.h>
 #include <rte_pause.h>
 #include <rte_prefetch.h>
+#include <spdlog/spdlog.h>
 
 #include "emulator/steering.h"
 
@@ -89,6 +91,10 @@ void Shard::start(emulator::EngineConfig engine, emulator::Memory& memory, shim:
   for (std::size_t nic = 0; nic < engine.nics.size(); ++nic) {
     if (engine.nics[nic].link_up) links_seen_ |= std::uint64_t{1} << nic;
   }
+  for (const NicId nic : topology_.device_nics()) {
+    const int interface = topology_.port(nic)->kernel_groups_interface();
+    if (interface != 0) groups_.push_back({nic, KernelGroups(interface)});
+  }
   engine_ = std::make_unique<emulator::Engine>(std::move(engine), memory);
   running_.store(true);
   thread_ = std::thread([this] { run(); });
@@ -125,6 +131,7 @@ std::size_t Shard::pass(Time now) {
   follow_links(now);
   sink_.set_now(now);
   std::size_t work = run_commands(now);
+  if (work != 0) follow_groups();
   work += handover_.receive_from_ports(now);
   work += run_frames(now);
   engine_->on_doorbells(now);
@@ -204,6 +211,15 @@ void Shard::follow_links(Time now) {
   for (std::uint64_t changed = std::exchange(links_seen_, up) ^ up; changed != 0; changed &= changed - 1) {
     const auto nic = static_cast<std::uint8_t>(__builtin_ctzll(changed));
     engine_->on_link(NicId{nic}, ((up >> nic) & 1) != 0, now);
+  }
+}
+
+void Shard::follow_groups() {
+  for (Groups& groups : groups_) {
+    const std::uint64_t changes = engine_->multicast_changes(groups.nic);
+    if (std::exchange(groups.changes_seen, changes) == changes) continue;
+    for (const auto& problem : groups.kernel.follow(engine_->multicast_groups(groups.nic)))
+      spdlog::warn("{}: {}", engine_->config().nics[groups.nic.index].name, problem);
   }
 }
 

@@ -15,6 +15,7 @@
 #include "dpdk_port/capture.h"
 #include "dpdk_port/handover.h"
 #include "dpdk_port/idle_policy.h"
+#include "dpdk_port/kernel_groups.h"
 #include "dpdk_port/spsc_ring.h"
 #include "emulator/engine.h"
 #include "verbs_shim/server/server.h"
@@ -69,6 +70,12 @@ class Shard final : public shim::ShardLink {
   [[nodiscard]] Statistics statistics() const;
 
  private:
+  // Multicast groups of this shard that the kernel has to join for one of the NICs.
+  struct Groups {
+    emulator::NicId nic;
+    KernelGroups kernel;
+    std::uint64_t changes_seen = 0;
+  };
   struct PendingCommand {
     emulator::CommandId id{};
     emulator::Command command;
@@ -80,6 +87,7 @@ class Shard final : public shim::ShardLink {
   std::size_t run_frames(emulator::Time now);
   void capture(std::span<const Delivery> deliveries, emulator::Time time);
   void follow_links(emulator::Time now);
+  void follow_groups();
   void wake_touched_peers();
   void deliver_results();
   void rest(emulator::Time now);
@@ -102,6 +110,7 @@ class Shard final : public shim::ShardLink {
   shim::ControlServer* server_ = nullptr;
   std::unique_ptr<emulator::Engine> engine_;
   std::uint64_t links_seen_ = 0;
+  std::vector<Groups> groups_;
   std::vector<emulator::CommandReply> unsent_replies_;  // the ring to the control thread was full
 
   std::atomic<bool> stopping_{false};

@@ -205,8 +205,10 @@ class TwoHosts:
     def start(self, host, name, command):
         return self.world.start(f"{name}-{host}", command, namespace=self.names[host - 1], env=self.env[host - 1])
 
-    def start_daemon(self, host):
-        return self.world.start_daemon("--nic", f"rxe0,port=af_packet:wire0,ip=10.78.0.{host}/24",
+    def start_daemon(self, host, address=None):
+        """Its own address, unless `address` is the empty string: then it shares the kernel's."""
+        address = f",ip=10.78.0.{host}/24" if address is None else address
+        return self.world.start_daemon("--nic", f"rxe0,port=af_packet:wire0{address}",
                                        namespace=self.names[host - 1], env=self.env[host - 1])
 
     def pair(self, tool, options, seconds=30):
@@ -243,6 +245,42 @@ def _(world):
     hosts.pair("ib_write_bw", ["-F", "-n", "100"])
     for daemon in daemons:
         world.stop_daemon(daemon)
+
+
+@case("af-packet/multicast", users=("root",), tags={"asan"}, limit=60)
+def _(world):
+    """Datagrams reach the group on the other host; where the kernel owns the addresses it is in the group meanwhile."""
+    hosts = TwoHosts(world, mtu=4200)
+    in_root("ip", "netns", "exec", hosts.names[0], "sysctl", "-qw", "net.ipv6.conf.wire0.disable_ipv6=0")
+    daemons = [hosts.start_daemon(1, address=""), hosts.start_daemon(2)]
+
+    def kernel_is_in(table, group):
+        return group in (pathlib.Path("/proc") / str(daemons[0].pid) / "net" / table).read_text()
+    for group, table, in_table in (("::ffff:239.77.0.9", "igmp", "09004DEF"), ("ff15::77:9", "igmp6", "ff150000000000000000000000770009")):
+        for receiver, sender in ((1, 2), (2, 1)):
+            waiting = hosts.start(receiver, "receive", world.under_roci(None, [world.product.verbs_check, "receive-multicast", group]))
+            wait_for(lambda: "attached" in waiting.output() or waiting.popen.poll() is not None, 10 * world.slow, "the receiver")
+            if receiver == 1:
+                wait_for(lambda: kernel_is_in(table, in_table), 5 * world.slow, f"the kernel to be in {group}")
+            hosts.start(sender, "send", world.under_roci(None, [world.product.verbs_check, "send-multicast", group])).succeed(20 * world.slow)
+            waiting.succeed(30 * world.slow)
+            wait_for(lambda: not kernel_is_in(table, in_table), 5 * world.slow, f"the kernel to leave {group}")
+    for daemon in daemons:
+        world.stop_daemon(daemon)
+
+
+@case("af-packet/port-events", users=("root",), limit=60)
+def _(world):
+    """ibv_asyncwatch is told that the wire is pulled, and put back."""
+    hosts = TwoHosts(world, mtu=4200)
+    daemon = hosts.start_daemon(1)
+    watch = hosts.start(1, "asyncwatch", world.under_roci(None, ["stdbuf", "-oL", "ibv_asyncwatch", "-d", "rxe0"]))
+    wait_for(lambda: "async event FD" in watch.output(), 10 * world.slow, "ibv_asyncwatch")
+    for state, event in (("down", 10), ("up", 9)):  # IBV_EVENT_PORT_ERR, IBV_EVENT_PORT_ACTIVE
+        in_root("ip", "-n", hosts.names[1], "link", "set", "wire0", state)
+        wait_for(lambda: re.search(rf"event_type .*\({event}\)", watch.output()), 5 * world.slow, f"event {event} of a link that goes {state}")
+    watch.kill()
+    world.stop_daemon(daemon)
 
 
 # --- Soft-RoCE ------------------------------------------------------------------------------------------

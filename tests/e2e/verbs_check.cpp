@@ -366,6 +366,10 @@ int main(int argc, char** argv) {
     check_datagrams();
   } else if (what == "multicast") {
     check_multicast();
+  } else if (what == "receive-multicast" && argc == 3) {
+    receive_multicast(argv[2]);
+  } else if (what == "send-multicast" && argc == 3) {
+    send_multicast(argv[2]);
   } else if (what == "shared-receives") {
     check_shared_receives();
   } else if (what == "windows") {
@@ -385,6 +389,7 @@ int main(int argc, char** argv) {
         stderr,
         "usage: verbs_check operations | errors | refusals | datagrams | multicast | shared-receives |\n"
         "         windows | unreliable-connection | atomic-write | resize | garbage SEED |\n"
+        "         receive-multicast GROUP | send-multicast GROUP |\n"
         "         traffic plain|fork|exec MS\n");
     return 2;
   }

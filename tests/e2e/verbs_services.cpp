@@ -14,6 +14,8 @@ constexpr std::uint32_t kMulticastQpn = 0xFFFFFF;
 constexpr std::size_t kGrhBytes = 40;
 constexpr std::size_t kSlotBytes = 8192;  // of a receive: GRH and the largest datagram fit
 constexpr std::uint8_t kLinkLocalGidIndex = 0;
+constexpr std::uint32_t kAcrossDatagrams = 50;  // between two hosts
+constexpr std::uint32_t kAcrossSeed = 4;        // of their data
 
 // ---- datagrams
 
@@ -39,6 +41,12 @@ ibv_gid gid_of(const Side& side, std::uint8_t index) {
   ibv_gid gid{};
   require(ibv_query_gid(side.context, 1, index, &gid) == 0, "ibv_query_gid");
   return gid;
+}
+
+ibv_gid parse_group(const char* text) {
+  ibv_gid group{};
+  require(inet_pton(AF_INET6, text, group.raw) == 1, std::string(text) + " is no IPv6 address");
+  return group;
 }
 
 // An address handle for as long as the object lives.
@@ -177,10 +185,8 @@ void check_multicast() {
   std::array<Side, 4> sides;
   for (std::size_t i = 0; i < sides.size(); ++i)
     open_datagram(sides[i], i < 2 ? "rxe0" : "rxe1");
-  ibv_gid v4_group{};
-  require(inet_pton(AF_INET6, "::ffff:239.77.0.1", v4_group.raw) == 1, "inet_pton");
-  ibv_gid v6_group{};
-  require(inet_pton(AF_INET6, "ff15::77:1", v6_group.raw) == 1, "inet_pton");
+  const ibv_gid v4_group = parse_group("::ffff:239.77.0.1");
+  const ibv_gid v6_group = parse_group("ff15::77:1");
   for (const std::uint8_t index : {kIpv4GidIndex, kLinkLocalGidIndex}) {
     const ibv_gid& group = index == kIpv4GidIndex ? v4_group : v6_group;
     for (Side& side : sides)
@@ -236,6 +242,38 @@ void check_multicast() {
     for (const std::size_t i : {0U, 1U, 2U})
       require(ibv_detach_mcast(sides[i].qp, &group, 0) == 0, "ibv_detach_mcast");
   }
+}
+
+void receive_multicast(const char* text) {
+  Side side;
+  open_datagram(side, "rxe0");
+  const ibv_gid group = parse_group(text);
+  std::vector<std::uint8_t> expected(kBufferBytes);
+  fill(expected, kAcrossSeed);
+  for (std::uint32_t i = 0; i < kAcrossDatagrams; ++i)
+    post_slot(side, i);
+  require(ibv_attach_mcast(side.qp, &group, 0) == 0, "ibv_attach_mcast");
+  std::printf("attached\n");
+  std::fflush(stdout);
+  for (std::uint32_t i = 0; i < kAcrossDatagrams; ++i) {
+    const ibv_wc wc = expect(side, IBV_WC_SUCCESS, "multicast " + std::to_string(i));
+    require(be32toh(wc.imm_data) == i && wc.byte_len == kGrhBytes + 20 * i,
+            "multicast: not the next datagram");
+    require(std::memcmp(side.bytes.data() + i * kSlotBytes + kGrhBytes, expected.data() + i, 20 * i) == 0,
+            "multicast: wrong data");
+  }
+  require(ibv_detach_mcast(side.qp, &group, 0) == 0, "ibv_detach_mcast");
+}
+
+void send_multicast(const char* text) {
+  Side side;
+  open_datagram(side, "rxe0");
+  const ibv_gid group = parse_group(text);
+  const bool v4 = std::string_view(text).substr(0, 7) == "::ffff:";
+  fill(side.bytes, kAcrossSeed);
+  const Address to_group(side, group, v4 ? kIpv4GidIndex : kLinkLocalGidIndex);
+  for (std::uint32_t i = 0; i < kAcrossDatagrams; ++i)
+    send_datagram(side, to_group, kMulticastQpn, i, 20 * i, i, "multicast");
 }
 
 // ---- unreliable connection

@@ -7,9 +7,11 @@ namespace verbs_check {
 void check_unreliable_connection();  // data, and what is lost without a word
 void check_datagrams();  // UD over IPv4 and IPv6: data, GRH, immediate, an answer made from a completion
 void check_multicast();  // each datagram once at each other QP of the group
-void check_shared_receives();  // one SRQ for two QPs, and its limit event
-void check_windows();          // memory windows of type 1 and 2, bound, used, invalidated
-void check_atomic_write();     // ibv_wr_atomic_write
-void check_resize();           // of a CQ, while completions arrive
+void receive_multicast(const char* group);  // on one host, says "attached", and
+void send_multicast(const char* group);     // on another
+void check_shared_receives();               // one SRQ for two QPs, and its limit event
+void check_windows();                       // memory windows of type 1 and 2, bound, used, invalidated
+void check_atomic_write();                  // ibv_wr_atomic_write
+void check_resize();                        // of a CQ, while completions arrive
 
 }  // namespace verbs_check
