@@ -50,10 +50,21 @@ struct Requester {
   std::uint8_t rnr_retries_left = 0;
   bool went_back = false;  // already, for the gap at went_back_psn
   proto::Psn went_back_psn;
+  // End-to-end credits [IBTA 9.7.7.2]. Requests are numbered from 1, as the responder's MSN counts them; up
+  // to credit_limit each is known to find a receive. One more may go to find out, and until the packet that
+  // takes the receive is acknowledged, nothing new follows it.
+  proto::Msn fetched_ssn;  // of the WQE that was copied last
+  proto::Msn credit_limit{1};
+  bool is_credit_limited = true;
+  bool is_probing = false;
+  proto::Psn probe_psn;
   Time not_before = kNoWait;  // RNR wait; pacing belongs here too
 
   [[nodiscard]] std::uint32_t in_flight() const { return steps(oldest_unacked_psn, next_psn); }
   [[nodiscard]] std::uint32_t packets_in_flight() const { return in_flight() - response_psns; }
+  [[nodiscard]] bool is_beyond_credit(proto::Msn ssn) const {
+    return is_credit_limited && credit_limit.distance_to(ssn) > 0;
+  }
 };
 
 struct Responder {
@@ -96,6 +107,7 @@ struct ResponderResource {
   std::uint64_t address = 0;
   std::uint64_t original = 0;  // ATOMIC
   proto::Rkey rkey;
+  proto::Syndrome syndrome;  // of its responses: an ACK
   proto::Msn msn;
 
   [[nodiscard]] bool is_atomic() const {

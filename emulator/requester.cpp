@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "emulator/qp_error.h"
 #include "emulator/work_requests.h"
@@ -46,11 +47,18 @@ Opcode message_opcode(const SendWqe& wqe, bool is_first, bool is_last) {
   return is_write ? Opcode::kRcWriteLast : Opcode::kRcSendLast;
 }
 
+// The packet that takes a receive of the peer: a SEND's first, the last of a WRITE with immediate data.
+bool takes_receive(const SendWqe& wqe, bool is_first, bool is_last) {
+  if (wqe.operation == Operation::kSend) return is_first;
+  return wqe.tail == MessageTail::kImmediate && is_last;
+}
+
 bool is_extending(const SendWqe& wqe) { return wqe.operation == Operation::kReadRequest; }
 
 // May the packet at the cursor, which was never sent before, go now?
 bool may_start(const Shard& shard, const Qp& qp, const SendWqe& wqe) {
   const Requester& r = qp.requester;
+  if (r.is_probing) return false;
   if (r.send_psn == wqe.first_psn) {
     if (qp.state == QpState::kSqd) return false;
     // Fence: earlier READs and ATOMICs first [IBTA 10.8.3.3].
@@ -84,10 +92,17 @@ bool plan_message_packet(Shard& shard, Qp& qp, const SendWqe& wqe, TransmitBatch
                           batch.ops)) {
     return false;
   }
+  const bool is_reliable = qp.service == proto::Service::kRc;
+  if (is_reliable && !qp.is_retransmitting() && takes_receive(wqe, is_first, is_last) &&
+      r.is_beyond_credit(wqe.ssn)) {
+    r.is_probing = true;
+    r.probe_psn = r.send_psn;
+  }
+  const bool is_probe = r.is_probing && r.send_psn == r.probe_psn;
   // On each message's last packet, and so often within one that the window cannot close without.
   const bool ack_request =
-      qp.service == proto::Service::kRc &&
-      (is_last || ++r.packets_since_ack_request >= std::max(1U, shard.config.window_packets / 2));
+      is_reliable &&
+      (is_last || is_probe || ++r.packets_since_ack_request >= std::max(1U, shard.config.window_packets / 2));
   if (ack_request) r.packets_since_ack_request = 0;
   const bool solicited = is_last && (wqe.flags & kSendSolicited) != 0 &&
                          (wqe.operation == Operation::kSend || wqe.tail == MessageTail::kImmediate);
@@ -265,6 +280,7 @@ void note_progress(Qp& qp, ResponseEffect& effect) {
   r.rnr_retries_left = qp.attributes.rnr_retry;
   r.went_back = false;
   r.not_before = kNoWait;
+  if (r.is_probing) r.is_probing = steps(r.oldest_unacked_psn, r.probe_psn) < r.in_flight();
   if (steps(r.send_psn, r.next_psn) > r.in_flight()) {
     r.send_psn = r.oldest_unacked_psn;
     r.send_index = r.sq_consumer;
@@ -337,7 +353,6 @@ DropReason decide_acknowledge(Shard& shard, Qp& qp, Psn psn, proto::Syndrome syn
   Requester& r = qp.requester;
   Counters& counters = shard.nic_of(qp).counters;
   if (syndrome.kind() == proto::Syndrome::Kind::kAck) {
-    // Credits are not honoured: a receiver that runs out says so by RNR NAK.
     if (!acknowledge(qp, psn, effect)) go_back(qp, effect);
     return DropReason::kAccepted;
   }
@@ -434,6 +449,19 @@ DropReason decide_atomic_response(Shard& shard, Qp& qp, const proto::RoceView& v
   return DropReason::kAccepted;
 }
 
+// True: more may be sent than before. Receives that were posted stay so, hence an ACK that grants less than
+// one before it (its code is rounded down, or it comes late) takes nothing back.
+bool take_credits(Requester& r, const proto::Aeth& aeth) {
+  if (aeth.syndrome.kind() != proto::Syndrome::Kind::kAck) return false;
+  const std::optional<std::uint32_t> credits = aeth.syndrome.credits().messages();
+  if (!credits.has_value()) return std::exchange(r.is_credit_limited, false);
+  const proto::Msn limit = aeth.msn.plus(*credits);
+  if (r.is_credit_limited && r.credit_limit.distance_to(limit) <= 0) return false;
+  r.credit_limit = limit;
+  r.is_credit_limited = true;
+  return true;
+}
+
 }  // namespace
 
 DropReason decide_response(Shard& shard, Qp& qp, const proto::RoceView& view, ReceivedPacket& packet,
@@ -444,8 +472,11 @@ DropReason decide_response(Shard& shard, Qp& qp, const proto::RoceView& view, Re
   if (!qp.can_send()) return DropReason::kQpState;
   const Psn psn = view.bth.psn;
   const Operation operation = view.opcode_info().operation;
-  if (steps(r.oldest_unacked_psn, psn) >= r.in_flight()) {
-    const bool is_old = r.oldest_unacked_psn.distance_to(psn) < 0;
+  const bool is_awaited = steps(r.oldest_unacked_psn, psn) < r.in_flight();
+  const bool is_old = !is_awaited && r.oldest_unacked_psn.distance_to(psn) < 0;
+  if ((is_awaited || is_old) && view.opcode_info().has(proto::Extension::kAeth))
+    effect.raises_limit = take_credits(r, view.aeth());
+  if (!is_awaited) {
     if (operation != Operation::kAcknowledge)
       return is_old ? DropReason::kStaleAck : DropReason::kUnexpectedResponse;
     return is_old ? DropReason::kStaleAck : DropReason::kGhostAck;
@@ -510,7 +541,7 @@ void apply_response(Shard& shard, Qp& qp, const ReceivedPacket& packet, Time now
       start_ack_timer(qp, now);
     }
   }
-  if (effect.restarts || effect.is_progress) {
+  if (effect.restarts || effect.is_progress || effect.raises_limit) {
     shard.activate(qp);
     if (qp.state == QpState::kSqd) check_drained(shard, qp);
   }

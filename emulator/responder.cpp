@@ -54,6 +54,13 @@ struct Request {
   }
   [[nodiscard]] std::uint32_t receive_index() const { return qp.rq.ring.distance(1, r().rq_consumer); }
 
+  // An ACK: how many receives are posted and not taken, rounded down to a code, at the moment that the MSN
+  // tells [IBTA 9.7.7.2]. A shared queue promises none to anybody, hence sets no limit.
+  [[nodiscard]] Syndrome positive() const {
+    if (qp.srq != nullptr) return Syndrome::ack();
+    const std::uint32_t posted = qp.rq.ring.distance(r().rq_consumer, qp.rq.ring.load_producer());
+    return Syndrome::ack(proto::CreditCode::from_messages(posted));
+  }
   void reply(Syndrome syndrome, Psn psn) const { effect().reply = {true, syndrome, psn, r().msn}; }
 };
 
@@ -251,6 +258,7 @@ ResponderResource& take_resource(const Request& q, Psn psn) {
   resource.number = number;
   resource.first_psn = psn;
   resource.operation = q.info.operation;
+  resource.syndrome = q.positive();
   resource.msn = q.r().msn;
   q.effect().queues_resource = true;
   return resource;
@@ -394,7 +402,7 @@ Check accept(const Request& q, const Location& where) {
   r.message_bytes += q.payload_bytes();
   if (q.info.ends_message()) end_message(q);
   r.expected_psn = psn.plus(1);
-  if (q.view.bth.ack_request && q.qp.service == proto::Service::kRc) q.reply(Syndrome::ack(), psn);
+  if (q.view.bth.ack_request && q.qp.service == proto::Service::kRc) q.reply(q.positive(), psn);
   return kPass;
 }
 
@@ -560,7 +568,7 @@ DropReason decide_duplicate(const Request& q) {
       return repeat_single(q);
     case Operation::kSend:
     case Operation::kWrite:
-      q.reply(Syndrome::ack(), q.r().expected_psn.plus(-1));  // the newest [IBTA C9-105]
+      q.reply(q.positive(), q.r().expected_psn.plus(-1));  // the newest [IBTA C9-105]
       return DropReason::kDuplicate;
     case Operation::kReadResponse:
     case Operation::kAcknowledge:
@@ -656,7 +664,7 @@ void plan_atomic_response(Qp& qp, ResponderResource& resource, TransmitBatch& ba
   constexpr std::uint32_t kBehindBth = proto::Aeth::kSize + proto::AtomicAckEth::kSize;
   std::byte* at =
       batch.start_packet(qp, Opcode::kRcAtomicAcknowledge, resource.first_psn, kBehindBth, false, false);
-  at = emit_aeth(at, Syndrome::ack(), resource.msn);
+  at = emit_aeth(at, resource.syndrome, resource.msn);
   proto::AtomicAckEth{resource.original}.emit(
       std::span<std::byte, proto::AtomicAckEth::kSize>{at, proto::AtomicAckEth::kSize});
   batch.add(qp, PlannedPacket::Kind::kResponse, resource.first_psn, kBehindBth, batch.ops.size());
@@ -694,7 +702,7 @@ bool plan_read_response(Shard& shard, Qp& qp, ResponderResource& resource, Trans
     batch.ops.push_back(op);
   }
   std::byte* const at = batch.start_packet(qp, opcode, psn, behind_bth, false, false);
-  if (info.has(proto::Extension::kAeth)) emit_aeth(at, Syndrome::ack(), resource.msn);
+  if (info.has(proto::Extension::kAeth)) emit_aeth(at, resource.syndrome, resource.msn);
   batch.add(qp, PlannedPacket::Kind::kResponse, psn, behind_bth, first_op);
   resource.send_psn = psn.plus(1);
   resource.is_pending = !is_last;

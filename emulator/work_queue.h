@@ -32,6 +32,7 @@ struct SendWqe {
   proto::Rkey rkey;             // local invalidate: its target
   std::uint32_t immediate = 0;  // as a number; or the key to invalidate; FLUSH: placement, selectivity << 4
   proto::Psn first_psn;
+  proto::Msn ssn;               // its number among the requests that are sent
   std::uint32_t ah_number = 0;  // of a datagram, and the two below
   proto::Qpn remote_qpn;
   proto::Qkey remote_qkey;

@@ -185,6 +185,8 @@ bool fetch_send(Shard& shard, Qp& qp) {
   wqe.first_psn = r.fetch_psn;
   wqe.psn_count = psn_count_of(qp, wqe);
   r.fetch_psn = wqe.end_psn();
+  if (!wqe.is_local()) r.fetched_ssn = r.fetched_ssn.next();
+  wqe.ssn = r.fetched_ssn;
   r.sq_fetched = ring.after(index);
   return true;
 }

@@ -93,6 +93,11 @@ class Msn {
 
   [[nodiscard]] constexpr std::uint32_t value() const { return value_; }
   [[nodiscard]] constexpr Msn next() const { return Msn{value_ + 1}; }
+  [[nodiscard]] constexpr Msn plus(std::uint32_t messages) const { return Msn{value_ + messages}; }
+  // Steps from this MSN forward to `other`: -2^23 .. 2^23-1.
+  [[nodiscard]] constexpr std::int32_t distance_to(Msn other) const {
+    return Psn{value_}.distance_to(Psn{other.value_});
+  }
   constexpr bool operator==(const Msn&) const = default;
 
  private:

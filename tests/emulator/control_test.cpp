@@ -292,7 +292,7 @@ TEST_CASE("Q06: a full CQ is an error of the CQ and of its QPs, not a silent los
   qp.qp = client.create_qp(*cq, *qp.recv_cq);
   client.connect(*qp.qp, bench.connect_options({}));
   for (std::uint64_t i = 0; i < 4; ++i)
-    bench.post(qp, {.wr_id = i, .sges = {qp.mr.sge(0, 4)}});
+    bench.post(qp, {.wr_id = i, .opcode = sim::kWrWrite, .sges = {qp.mr.sge(0, 4)}});
   bench.send(qp, {.opcode = Opcode::kRcAcknowledge, .psn = 1003, .msn = 4});
   const std::vector<Event> events = bench.events();
   CHECK(std::any_of(events.begin(), events.end(), [](const Event& one) {

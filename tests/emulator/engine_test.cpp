@@ -130,7 +130,7 @@ TEST_CASE("W11: the UDP source port is constant for a QP, at least 0xC000, and s
     Connection qp = bench.connect({.peer_qpn = 0x222222 + 17 * i});
     std::set<std::uint16_t> of_one;
     for (std::uint64_t n = 0; n < 3; ++n) {
-      bench.post(qp, {.wr_id = n, .sges = {qp.mr.sge(0, 4)}});
+      bench.post(qp, {.wr_id = n, .opcode = sim::kWrWrite, .sges = {qp.mr.sge(0, 4)}});
       const auto sent = bench.take();
       REQUIRE(sent.has_value());
       of_one.insert(sent->packet.udp->source_port);

@@ -170,9 +170,9 @@ TEST_CASE("atomics: request fields and the result in host order") {
 TEST_CASE("one ACK completes all before; unsignaled requests complete silently") {
   Bench bench;
   Connection qp = bench.connect();
-  bench.post(qp, send(qp, 1, 4));
-  bench.post(qp, send(qp, 2, 4, 0));
-  bench.post(qp, send(qp, 3, 4));
+  bench.post(qp, rdma(qp, 1, sim::kWrWrite, 4));
+  bench.post(qp, rdma(qp, 2, sim::kWrWrite, 4, 0));
+  bench.post(qp, rdma(qp, 3, sim::kWrWrite, 4));
   bench.send(qp, ack(1002, 3));
   bench.expect(qp, {.wr_id = 1});
   bench.expect(qp, {.wr_id = 3});

@@ -42,6 +42,7 @@ bool is_name(const std::string& text) {
 
 // Another value of the same kind; empty: this kind is not altered.
 std::string other_value(const std::string& key, const std::string& value) {
+  if (key == "syn" && value.rfind("ack:", 0) == 0) return value == "ack:0" ? "ack:1" : "ack:0";
   if (key == "syn") return value == "ack" ? "nak:invalid_request" : "ack";
   if (key == "of") return "nobody";
   if (key == "access") return "lw";
