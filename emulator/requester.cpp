@@ -339,6 +339,8 @@ DropReason on_rnr_nak(Qp& qp, proto::RnrTimer timer, ResponseEffect& effect, Tim
     return DropReason::kAccepted;
   }
   if (qp.attributes.rnr_retry != 7) --r.rnr_retries_left;  // 7 = for ever [IBTA, RNR]
+  // The peer is there, and only lacks a receive: however long that lasts, losses on the way do not add up.
+  r.retries_left = qp.attributes.retry_cnt;
   r.not_before = now + timer.wait();
   r.went_back = false;
   r.send_index = r.sq_consumer;

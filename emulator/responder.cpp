@@ -525,20 +525,24 @@ DropReason repeat_read(const Request& q) {
   ResponderResource* const resource = find_resource(q.qp, psn);
   if (resource == nullptr || resource->operation != Operation::kReadRequest) return DropReason::kDuplicate;
   const proto::Reth reth = q.view.reth();
+  const std::uint32_t offset = steps(resource->first_psn, psn) * q.qp.path_mtu_bytes;
+  const std::uint32_t packets = proto::packet_count(reth.dma_length_bytes, path_mtu(q.qp));
+  const bool is_part = reth.rkey == resource->rkey && reth.virtual_address == resource->address + offset &&
+                       steps(resource->first_psn, psn) + packets <= resource->psn_count;
   Location where;
   if (reth.dma_length_bytes > q.shard.config.limits.max_message_bytes ||
       (reth.dma_length_bytes != 0 &&
        !q.shard.keys.resolve(q.qp.pd, q.qp, reth.rkey, kAccessRemoteRead, reth.virtual_address,
                              reth.dma_length_bytes, where))) {
     q.reply(Syndrome::nak(NakCode::kRemoteAccessError), psn);
+    // The key was good when the READ was new. If the network has kept this copy back, the peer has its data
+    // and the NAK is stale; if the peer still waits, it learns why it waits in vain. Neither is this side's
+    // error.
+    if (is_part) return DropReason::kDuplicate;
     note_fatal(q.effect(), q.r(), access_error());
     q.qp.failed = true;
     return DropReason::kNaked;
   }
-  const std::uint32_t offset = steps(resource->first_psn, psn) * q.qp.path_mtu_bytes;
-  const std::uint32_t packets = proto::packet_count(reth.dma_length_bytes, path_mtu(q.qp));
-  const bool is_part = reth.rkey == resource->rkey && reth.virtual_address == resource->address + offset &&
-                       steps(resource->first_psn, psn) + packets <= resource->psn_count;
   if (!is_part) return DropReason::kDuplicate;  // not the READ that had these PSNs
   owe_again(q.qp, *resource);
   resource->run_psn = resource->send_psn = psn;
@@ -788,7 +792,13 @@ bool plan_response(Shard& shard, Qp& qp, TransmitBatch& batch) {
     if (resource->is_atomic()) {
       plan_atomic_response(qp, *resource, batch);
     } else if (!plan_read_response(shard, qp, *resource, batch)) {
-      end_with_nak(shard, qp, resource->send_psn, NakCode::kRemoteAccessError, EventKind::kQpAccessErr);
+      if (resource->is_replay) {  // as in repeat_read()
+        resource->is_pending = false;
+        if (!qp.reply.is_pending)
+          qp.reply = {true, Syndrome::nak(NakCode::kRemoteAccessError), resource->send_psn, qp.responder.msn};
+      } else {
+        end_with_nak(shard, qp, resource->send_psn, NakCode::kRemoteAccessError, EventKind::kQpAccessErr);
+      }
       return plan_response(shard, qp, batch);
     }
     return true;

@@ -414,6 +414,24 @@ TEST_CASE("P04: rnr_retry 3 is four attempts, then RNR_RETRY_EXC") {
   CHECK(qp.qp->state() == QpState::kErr);
 }
 
+TEST_CASE("losses between RNR NAKs do not add up to exhausted retries") {
+  Bench bench;
+  Connection qp = bench.connect({.retry_cnt = 1, .rnr_retry = 7});
+  bench.post(qp, send(qp, 1, 4));
+  for (int i = 0; i < 5; ++i) {
+    REQUIRE(bench.take().has_value());  // lost
+    bench.advance(milliseconds(100));
+    REQUIRE(bench.take().has_value());
+    bench.send(qp, nak(1000, rnr(1)));
+    bench.advance(milliseconds(1));
+  }
+  REQUIRE(bench.take().has_value());
+  bench.expect_nothing();
+  CHECK(qp.qp->state() == QpState::kRts);
+  bench.advance(seconds(2));  // nobody answers any more
+  bench.expect(qp, {.wr_id = 1, .status = sim::kWcRetryExceeded});
+}
+
 TEST_CASE("P05: rnr_retry 7 never gives up, and destroying the QP amid the wait is prompt") {
   Bench bench;
   Connection qp = bench.connect({.rnr_retry = 7});

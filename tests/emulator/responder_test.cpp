@@ -368,6 +368,26 @@ TEST_CASE("R07: address ranges that wrap, and rights that are missing") {
   expect_no_write(bench, qp);
 }
 
+TEST_CASE("a copy of a READ that comes when its key has ended does not end the connection") {
+  Bench bench;
+  Connection qp = bench.connect();
+  const sim::Mr region = bench.client().new_mr(0x1000);
+  const Line read{.opcode = Opcode::kRcReadRequest,
+                  .psn = 100,
+                  .va = region.iova,
+                  .rkey = region.rkey.value(),
+                  .length = 8};
+  bench.send(qp, read);
+  bench.expect({.opcode = Opcode::kRcReadResponseOnly, .psn = 100});
+  bench.client().dereg_mr(region);
+  // Whoever still waits is told; the NAK is stale for who does not.
+  bench.send(qp, read);
+  bench.expect({.opcode = Opcode::kRcAcknowledge, .psn = 100, .syndrome = kNakAccess});
+  CHECK(qp.qp->state() == QpState::kRts);
+  bench.send(qp, {.opcode = Opcode::kRcWriteOnly, .psn = 101, .ack_request = true});
+  bench.expect({.opcode = Opcode::kRcAcknowledge, .psn = 101, .is_ack = true});
+}
+
 TEST_CASE("R07: a duplicate READ is judged again, and a region may end with the address space") {
   Bench bench;
   Connection qp = bench.connect();
