@@ -190,11 +190,10 @@ int main(int argc, char** argv) {
   CLI::Option* const shards =
       app.add_option("--shards", program.shards, "engines a host (default: one and two by turns)")
           ->check(CLI::Range(1, 8));
-  CLI::Option* const kind =
-      app.add_option(
-             "--kind", options.run.kind,
-             "rc: nothing may fail; errors: something must; churn: objects come and go (default: by turns)")
-          ->check(CLI::IsMember(names));
+  CLI::Option* const kind = app.add_option("--kind", options.run.kind,
+                                           "rc: nothing may fail; errors: something must; churn: objects "
+                                           "come and go; mixed: all services (default: by turns)")
+                                ->check(CLI::IsMember(names));
   app.add_option("--operations", program.operations, "operations of each end of a connection")
       ->check(CLI::Range(1, 100'000))
       ->capture_default_str();

@@ -1,6 +1,7 @@
 #include "tests/sim/program.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace roci::sim {
 
@@ -47,6 +48,21 @@ std::string describe_faults(const WorldConfig& config) {
 }
 
 bool is_clean(const LinkConfig& link) { return link.per_million == decltype(link.per_million){}; }
+
+std::span<const std::byte> noise() {
+  static const std::vector<std::byte> bytes = [] {
+    Random random(1);
+    std::vector<std::byte> all(std::size_t{1} << 20);
+    for (std::byte& one : all)
+      one = static_cast<std::byte>(random.next());
+    return all;
+  }();
+  return bytes;
+}
+
+void fill_noise(Random& random, std::span<std::byte> bytes) {
+  std::memcpy(bytes.data(), noise().data() + random.index(noise().size() - bytes.size() + 1), bytes.size());
+}
 
 void collect(World& world, const WorldConfig& config, ProgramResult& result) {
   for (unsigned host = 0; host < config.hosts; ++host) {

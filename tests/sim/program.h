@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "tests/sim/link.h"
@@ -43,6 +44,11 @@ void choose_faults(WorldConfig& config, const ProgramOptions& options, Random ra
 [[nodiscard]] std::string describe_faults(const WorldConfig& config);
 // Nothing is lost and nothing arrives later than the link's delay.
 [[nodiscard]] bool is_clean(const LinkConfig& link);
+
+// Bytes by chance, always the same; large enough to take any piece of memory of a program from.
+[[nodiscard]] std::span<const std::byte> noise();
+// From a place by chance: fast, and no two fillings alike.
+void fill_noise(Random& random, std::span<std::byte> bytes);
 
 // Takes the counts of the world's engines and link over into the result; a violation becomes its failure if
 // there is none yet.

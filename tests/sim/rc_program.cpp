@@ -116,7 +116,7 @@ class Program {
   void check_end();
   std::uint32_t choose_length();
   std::vector<Range> choose_pieces(std::uint32_t length, std::uint32_t max_pieces);
-  void fill(std::span<std::byte> bytes);
+  void fill(std::span<std::byte> bytes) { fill_noise(random_, bytes); }
   std::size_t prepare(Endpoint& end, Slot& slot, std::size_t extent);
   void check_slot(Endpoint& end, Slot& slot, const char* what);
   [[nodiscard]] bool done() const;
@@ -209,18 +209,6 @@ std::vector<Range> Program::choose_pieces(std::uint32_t length, std::uint32_t ma
     left -= bytes;
   }
   return pieces;
-}
-
-// With noise, from a place by chance: fast, and no two fillings alike.
-void Program::fill(std::span<std::byte> bytes) {
-  static const std::vector<std::byte> noise = [] {
-    Random random(1);
-    std::vector<std::byte> all(2 * kWindowBytes + 2 * kGuardBytes);
-    for (std::byte& one : all)
-      one = static_cast<std::byte>(random.next());
-    return all;
-  }();
-  std::memcpy(bytes.data(), noise.data() + random_.index(noise.size() - bytes.size() + 1), bytes.size());
 }
 
 // ---- building --------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@
 
 #include "tests/sim/churn_program.h"
 #include "tests/sim/error_program.h"
+#include "tests/sim/mixed_program.h"
 #include "tests/sim/rc_program.h"
 
 namespace roci::sim {
@@ -23,8 +24,10 @@ constexpr unsigned kSeedsTried = 6;  // for each smaller run
 }  // namespace
 
 const std::vector<Kind>& kinds() {
-  static const std::vector<Kind> all = {
-      {"rc", run_rc_program}, {"errors", run_error_program}, {"churn", run_churn_program}};
+  static const std::vector<Kind> all = {{"rc", run_rc_program},
+                                        {"errors", run_error_program},
+                                        {"churn", run_churn_program},
+                                        {"mixed", run_mixed_program}};
   return all;
 }
 

@@ -25,6 +25,16 @@ void must(const char* what, const CommandReply& reply) {
   if (reply.error != std::errc{}) fail(what, reply.error);
 }
 
+// As an application does: a lossy link may eat every question of one command.
+std::errc retry_timeouts(const std::function<std::errc()>& command) {
+  std::errc error{};
+  for (int tries = 0; tries < 5; ++tries) {
+    error = command();
+    if (error != std::errc::timed_out) break;
+  }
+  return error;
+}
+
 std::uint32_t load_acquire(std::uint32_t& index) {
   return std::atomic_ref<std::uint32_t>(index).load(std::memory_order_acquire);
 }
@@ -351,14 +361,20 @@ std::errc Client::to_datagram_state(Qp& qp, QpState state, proto::Qkey qkey, pro
 }
 
 AhHandle Client::create_ah(const AddressVector& av) {
-  const CommandReply reply = transact(CreateAh{pd_, av});
-  must("create_ah", reply);
-  return std::get<AhHandle>(reply.body);
+  AhHandle ah;
+  const std::errc error = retry_timeouts([&] {
+    const CommandReply reply = transact(CreateAh{pd_, av});
+    if (reply.error == std::errc{}) ah = std::get<AhHandle>(reply.body);
+    return reply.error;
+  });
+  if (error != std::errc{}) fail("create_ah", error);
+  return ah;
 }
 
 void Client::connect(Qp& qp, const ConnectOptions& options) {
   if (const std::errc error = to_init(qp, options.access); error != std::errc{}) fail("to INIT", error);
-  if (const std::errc error = to_rtr(qp, options); error != std::errc{}) fail("to RTR", error);
+  const std::errc to_rtr_error = retry_timeouts([&] { return to_rtr(qp, options); });
+  if (to_rtr_error != std::errc{}) fail("to RTR", to_rtr_error);
   if (const std::errc error = to_rts(qp, options); error != std::errc{}) fail("to RTS", error);
 }
 

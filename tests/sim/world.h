@@ -74,6 +74,7 @@ class World {
   // Runs after every step and says when it wants to run next at the latest.
   void set_application(std::function<emulator::Time(emulator::Time now)> application) {
     application_ = std::move(application);
+    application_at_ = emulator::kNever;
   }
   // Goes to the next event; false if none will ever come.
   bool step();
