@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "emulator/ring_shape.h"
+#include "tests/sim/soundness.h"
 
 namespace roci::scripts {
 
@@ -262,6 +263,8 @@ void Application::poll(Cq& cq) {
     one.at = host_.now();
     std::memcpy(&one.cqe, cq.ring.slot(header.consumer), sizeof one.cqe);
     store_release(header.consumer, (header.consumer + 1) & header.index_mask);
+    if (const std::optional<std::string> fault = sim::unsound(one.cqe))
+      host_.unsound = "the engine wrote an unsound completion: " + *fault;
   }
 }
 

@@ -7,7 +7,7 @@
 #include "proto/bytes.h"
 #include "proto/ethernet.h"
 #include "proto/parse_error.h"
-#include "proto/text.h"
+#include "tests/sim/soundness.h"
 
 namespace roci::scripts {
 
@@ -49,9 +49,8 @@ class Host::Sink final : public TxSink {
       sent.is_roce = !proto::is_other_traffic(dissection.error);
       if (!sent.is_roce) continue;
       // Whatever the script is about, what goes out is sound.
-      if (dissection.error != proto::ParseError::kNone || !proto::icrc_matches(sent.packet)) {
-        host_.unsound = "the engine sent an unsound packet: " + proto::to_text(sent.packet);
-      }
+      if (const std::optional<std::string> fault = sim::unsound(dissection))
+        host_.unsound = "the engine sent an unsound packet: " + *fault;
     }
   }
   std::uint64_t blocked_nics() const override { return 0; }

@@ -77,7 +77,7 @@ class Host {
 
   std::deque<SentPacket> packets;
   std::deque<RaisedEvent> events;
-  // What is unsound in a packet that the engine sent; the script ends then.
+  // What is unsound in a packet that the engine sent, or in a completion; the script ends then.
   std::optional<std::string> unsound;
 
   // The peer says where it is.

@@ -107,6 +107,10 @@ void Runner::execute(const Statement& statement) {
   if (verb->role != Role::kExpectation) settle(verb->role);
   (this->*verb->handler)(words);
   words.end();
+  require_sound();
+}
+
+void Runner::require_sound() const {
   if (host_ != nullptr && host_->unsound) throw Stop{Stop::Kind::kMismatch, *host_->unsound, {"icrc"}};
 }
 
@@ -115,6 +119,7 @@ void Runner::finish() {
     for (const auto& [name, cq] : app_->cqs)
       app_->poll(*cq);
   }
+  require_sound();
   require_quiet();
   if (host_ == nullptr) complain("the script has no line that does anything");
   if (!host_->memory().violations().empty())

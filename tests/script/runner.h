@@ -52,6 +52,7 @@ class Runner {
   // ---- time, and what nobody expected
   [[nodiscard]] bool has_output() const;
   [[nodiscard]] std::string describe_output() const;
+  void require_sound() const;  // what came out, whatever the script expects
   void require_quiet();
   void settle(Role role);  // lets the line's time pass without any output
   // Lets time pass until has() is true; complains if it is too early, too late, or something else comes.

@@ -82,6 +82,8 @@ void PlainMemory::check(const MemoryOp& op, const Space& space) {
   const bool is_atomic = op.kind == MemoryOp::Kind::kCompareSwap || op.kind == MemoryOp::Kind::kFetchAdd;
   if (is_atomic && (op.length_bytes != 8 || op.address % 8 != 0))
     violations_.push_back(describe("atomic is not 8 aligned bytes", op));
+  if (op.kind != MemoryOp::Kind::kWrite && op.ends_message)
+    violations_.push_back(describe("only a write ends a message", op));
   if (!is_atomic && op.local == nullptr) violations_.push_back(describe("no local buffer", op));
 }
 

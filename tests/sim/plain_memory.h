@@ -3,7 +3,7 @@
 // Addresses are made up so that the same seed gives the same bytes on the wire. A fault is injected at the
 // n-th operation, or wherever no segment is. The checker holds the engine to memory.h and to its promises: no
 // operation on a space or a segment that was given up, no empty operation, atomics of 8 bytes at an aligned
-// address.
+// address, no end of a message but by a write.
 #pragma once
 
 #include <cstddef>
