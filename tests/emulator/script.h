@@ -83,6 +83,7 @@ struct BenchOptions {
   bool answers_neighbours = true;
   bool ipv6 = false;
   std::uint32_t mtu_bytes = 4200;
+  std::uint32_t max_message_bytes = emulator::DeviceLimits{}.max_message_bytes;
   std::uint32_t shard = 0, shard_count = 1;
 };
 
