@@ -13,9 +13,11 @@ Stages:
     e2e-asan    a part of `e2e`, of build-asan/
     tidy        clang-tidy on the product, not on the tests: on what changed since it was last found clean
 
-and, with --long, as CI does, or when asked for by name:
+with --long, as CI does, or when asked for by name:
     sim         a minute of random programs over faulty links (tools/sim)
     kills       300 applications killed at random moments (tests/e2e)
+
+only when asked for by name, as they take many minutes:
     fuzz        each libFuzzer target for some seconds (tests/fuzz)
     coverage    line coverage of proto and emulator, which must be 95 % (tests/coverage)
     mutation    a sample of small changes to the engine, of which the tests must notice 85 % (tests/mutation)
@@ -26,8 +28,9 @@ e2e. Logs are in build/test-logs/. Exit status is 0 when nothing failed. The las
 Catch2 case and each end-to-end case counts, and each of format, tidy and the two builds counts as one.
 
 Examples:
-    tools/test                 all but the long ones
-    tools/test --long          everything
+    tools/test                 the usual
+    tools/test --long          what CI runs
+    tools/test mutation        one of the others
     tools/test build unit      after a change
     tools/test --quick         before a commit
 """
@@ -49,8 +52,8 @@ TOP = pathlib.Path(__file__).resolve().parent.parent
 LOGS = TOP / "build" / "test-logs"
 JOBS = len(os.sched_getaffinity(0))
 USUAL = ["format", "build", "unit", "e2e", "build-asan", "asan", "e2e-asan", "tidy"]
-LONG = ["sim", "kills", "fuzz", "coverage", "mutation"]
-STAGES = [*USUAL, *LONG]
+LONG = [*USUAL, "sim", "kills"]
+STAGES = [*LONG, "fuzz", "coverage", "mutation"]
 QUICK = ["format", "build", "unit", "e2e"]
 BESIDE = ["build-asan", "tidy"]  # run in this order beside the others, once `build` is done
 PRODUCT_FOLDERS = ["proto", "emulator", "dpdk_port", "verbs_shim", "tools"]
@@ -478,7 +481,7 @@ def main():
     for stage in options.stage:
         if stage not in STAGES:
             parser.error(f"no stage '{stage}'; there are: {' '.join(STAGES)}")
-    asked = set(options.stage or (QUICK if options.quick else STAGES if options.long else USUAL))
+    asked = set(options.stage or (QUICK if options.quick else LONG if options.long else USUAL))
     asked |= {NEEDS[stage] for stage in asked if stage in NEEDS}
     beside = [stage for stage in BESIDE if stage in asked]
     before = [stage for stage in STAGES if stage in asked and stage not in BESIDE]
