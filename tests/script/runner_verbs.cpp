@@ -445,7 +445,7 @@ void Runner::on_post(Words& words) {
   wqe.send_flags = words.flag("unsignaled") ? 0U : std::uint32_t{sim::kSignaled};
   if (words.flag("fence")) wqe.send_flags |= sim::kFence;
   if (words.flag("solicited")) wqe.send_flags |= sim::kSolicited;
-  const bool is_inline = words.flag("inline");
+  const bool is_inline = words.flag("inline"), is_unflagged = words.flag("unflagged");
   if (const auto imm = words.number("imm", 0xFFFFFFFF))
     wqe.immediate_or_invalidate = __builtin_bswap32(static_cast<std::uint32_t>(*imm));
   if (const auto inv = words.value("inv")) wqe.immediate_or_invalidate = key_of(*inv);
@@ -467,8 +467,9 @@ void Runner::on_post(Words& words) {
   if (kind != "bind_mw" && kind != "local_inv" && kind != "flush")
     post.sges = sges_of(words, "mr", is_atomic || kind == "atomic_write" ? 8 : kUsualLength, !is_atomic);
   if (const auto lie = words.number("num_sge", 0xFFFFFFFF)) post.num_sge = static_cast<std::uint32_t>(*lie);
-  // An ATOMIC WRITE's bytes stand in the request, as inline data do, but without the flag.
-  if (is_inline || kind == "atomic_write") {
+  // An ATOMIC WRITE's bytes stand in the request, as inline data do, but without the flag, which
+  // ibv_wr_set_inline_data does not set either.
+  if (is_inline || is_unflagged || kind == "atomic_write") {
     if (is_inline) wqe.send_flags |= sim::kInline;
     post.inline_data.emplace();
     for (const RingSge& sge : post.sges) {

@@ -33,9 +33,15 @@ AddressSpaceId PlainMemory::add_space() {
 }
 
 std::span<std::byte> PlainMemory::map(AddressSpaceId space, Address address, std::size_t bytes) {
-  std::vector<std::byte>& segment = spaces_.at(space.value - 1).segments[address];
-  segment.assign(bytes, std::byte{0});
-  return segment;
+  return map_folded(space, address, bytes, bytes);
+}
+
+std::span<std::byte> PlainMemory::map_folded(AddressSpaceId space, Address address, std::uint64_t bytes,
+                                             std::size_t segment_bytes) {
+  Segment& segment = spaces_.at(space.value - 1).segments[address];
+  segment.bytes.assign(segment_bytes, std::byte{0});
+  segment.length = bytes;
+  return segment.bytes;
 }
 
 void PlainMemory::unmap(AddressSpaceId space, Address address) {
@@ -67,9 +73,13 @@ std::byte* PlainMemory::find(Space& space, Address address, std::size_t bytes) {
   auto after = space.segments.upper_bound(address);
   if (after == space.segments.begin()) return nullptr;
   auto& [base, segment] = *std::prev(after);
-  const std::uint64_t offset = address - base;
-  if (offset > segment.size() || bytes > segment.size() - offset) return nullptr;
-  return segment.data() + offset;
+  std::uint64_t offset = address - base;
+  if (offset > segment.length || bytes > segment.length - offset) return nullptr;
+  if (segment.length != segment.bytes.size()) {
+    offset %= segment.bytes.size();
+    if (bytes > segment.bytes.size() - offset) return nullptr;
+  }
+  return segment.bytes.data() + offset;
 }
 
 void PlainMemory::check(const MemoryOp& op, const Space& space) {

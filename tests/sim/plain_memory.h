@@ -27,6 +27,10 @@ class PlainMemory final : public emulator::Memory {
   // Bytes of zero at `address`; segments of one space do not overlap. The span is good until the segment is
   // removed.
   std::span<std::byte> map(emulator::AddressSpaceId space, Address address, std::size_t bytes);
+  // The same, but that many bytes are the segment again and again: more than there is to have. No operation
+  // may cross from one to the next.
+  std::span<std::byte> map_folded(emulator::AddressSpaceId space, Address address, std::uint64_t bytes,
+                                  std::size_t segment_bytes);
   void unmap(emulator::AddressSpaceId space, Address address);
   // The mapped bytes at `address`, which must lie within one segment.
   [[nodiscard]] std::span<std::byte> at(emulator::AddressSpaceId space, Address address, std::size_t bytes);
@@ -57,8 +61,12 @@ class PlainMemory final : public emulator::Memory {
     Address address;
     std::size_t bytes;
   };
+  struct Segment {
+    std::vector<std::byte> bytes;
+    std::uint64_t length;  // a multiple of the bytes there are
+  };
   struct Space {
-    std::map<Address, std::vector<std::byte>> segments;
+    std::map<Address, Segment> segments;
     std::vector<Ban> bans;
     bool given_up = false;
   };
