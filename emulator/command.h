@@ -69,6 +69,21 @@ enum AccessFlags : std::uint32_t {
 };
 // Bits that may be ignored by a device that has no use for them.
 inline constexpr std::uint32_t kAccessOptionalMask = 0x3FF00000;
+// Those that a device must understand, and this one does.
+inline constexpr std::uint32_t kAccessKnown = kAccessLocalWrite | kAccessRemoteWrite | kAccessRemoteRead |
+                                              kAccessRemoteAtomic | kAccessMwBind | kAccessZeroBased |
+                                              kAccessHugeTlb | kAccessFlushGlobal | kAccessFlushPersistent;
+
+// What a region may be granted; the errno of RegMr otherwise.
+[[nodiscard]] constexpr std::errc check_region_access(std::uint32_t access) {
+  // Only windows count from zero. An application's memory is not ours to make durable [IBTA oA19-1].
+  constexpr std::uint32_t kNotHere = kAccessZeroBased | kAccessOnDemand | kAccessFlushPersistent;
+  if ((access & ~(kAccessKnown | kNotHere | kAccessOptionalMask)) != 0) return std::errc::invalid_argument;
+  if ((access & kNotHere) != 0) return std::errc::operation_not_supported;
+  // What peers may write, the owner must be able to write.
+  const bool writes = (access & (kAccessRemoteWrite | kAccessRemoteAtomic)) != 0;
+  return writes && (access & kAccessLocalWrite) == 0 ? std::errc::invalid_argument : std::errc{};
+}
 
 // The verbs ABI's numbers. kGsi is QP1, one for each NIC, on shard 0; no client's, but the daemon's own.
 enum class QpType : std::uint8_t { kGsi = 1, kRc = 2, kUc = 3, kUd = 4 };

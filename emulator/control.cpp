@@ -76,26 +76,10 @@ Outcome dealloc_pd(Shard& shard, Context& context, PdHandle handle) {
   return {};
 }
 
-constexpr std::uint32_t kKnownAccess = kAccessLocalWrite | kAccessRemoteWrite | kAccessRemoteRead |
-                                       kAccessRemoteAtomic | kAccessMwBind | kAccessZeroBased |
-                                       kAccessHugeTlb | kAccessFlushGlobal | kAccessFlushPersistent;
-
-std::errc check_access_flags(std::uint32_t access) {
-  access &= ~kAccessOptionalMask;
-  if ((access & kAccessOnDemand) != 0) return std::errc::operation_not_supported;
-  // An application's memory is not ours to make durable [IBTA oA19-1].
-  if ((access & kAccessFlushPersistent) != 0) return std::errc::operation_not_supported;
-  if ((access & ~kKnownAccess) != 0) return std::errc::invalid_argument;
-  // What peers may write, the owner must be able to write.
-  const bool writes = (access & (kAccessRemoteWrite | kAccessRemoteAtomic)) != 0;
-  if (writes && (access & kAccessLocalWrite) == 0) return std::errc::invalid_argument;
-  return {};
-}
-
 Outcome reg_mr(Shard& shard, Context& context, const RegMr& command) {
   Pd* const pd = context.pds.find(command.pd.value);
   if (pd == nullptr) return refuse(std::errc::invalid_argument);
-  if (const std::errc error = check_access_flags(command.access); error != std::errc{}) return refuse(error);
+  if (const std::errc error = check_region_access(command.access); error != std::errc{}) return refuse(error);
   const std::uint64_t last = command.length_bytes - 1;
   const bool wraps = command.length_bytes == 0 || command.address + last < last || command.iova + last < last;
   if (wraps || command.length_bytes > shard.config.limits.max_mr_bytes)
@@ -297,13 +281,6 @@ proto::Qpn draw_qpn(Shard& shard) {
   }
 }
 
-std::errc check_capabilities(const DeviceLimits& limits, const QpCapabilities& cap) {
-  const bool is_within = cap.max_send_wr <= limits.max_qp_wr && cap.max_recv_wr <= limits.max_qp_wr &&
-                         cap.max_send_sge <= limits.max_sge && cap.max_recv_sge <= limits.max_sge &&
-                         cap.max_inline_bytes <= limits.max_inline_bytes;
-  return is_within ? std::errc{} : std::errc::invalid_argument;
-}
-
 std::optional<proto::Service> service_of(std::uint32_t type, bool is_first_shard) {
   if (type == static_cast<std::uint32_t>(QpType::kRc)) return proto::Service::kRc;
   if (type == static_cast<std::uint32_t>(QpType::kUc)) return proto::Service::kUc;
@@ -322,8 +299,7 @@ Outcome create_qp(Shard& shard, Context& context, const CreateQp& command) {
   if (pd == nullptr || send_cq == nullptr || recv_cq == nullptr) return refuse(std::errc::invalid_argument);
   // An overrun CQ takes no more completions [IBTA C11-37]: who waits for them would wait for ever.
   if (send_cq->is_overrun || recv_cq->is_overrun) return refuse(std::errc::invalid_argument);
-  if (const std::errc error = check_capabilities(shard.config.limits, cap); error != std::errc{})
-    return refuse(error);
+  if (!shard.config.limits.allow(cap)) return refuse(std::errc::invalid_argument);
   const RingShape send_shape = send_ring_shape(cap);
   const RingShape recv_shape = recv_ring_shape(cap);
   SharedReceiveQueue* const srq = command.srq ? context.srqs.find(command.srq->value) : nullptr;
@@ -598,7 +574,7 @@ std::errc check_values(const Shard& shard, const Nic& nic, QpType type, std::uin
       ((mask & kQpMinRnrTimer) != 0 && a.min_rnr_timer > kMaxRnrTimerCode) ||
       ((mask & kQpMaxQpRdAtomic) != 0 && a.max_rd_atomic > limits.max_qp_init_rd_atom) ||
       ((mask & kQpMaxDestRdAtomic) != 0 && a.max_dest_rd_atomic > limits.max_qp_rd_atom) ||
-      ((mask & kQpAccessFlags) != 0 && (a.access & ~(kKnownAccess | kAccessOptionalMask)) != 0);
+      ((mask & kQpAccessFlags) != 0 && (a.access & ~(kAccessKnown | kAccessOptionalMask)) != 0);
   if (is_bad) return std::errc::invalid_argument;
   if ((mask & kQpAltPath) != 0) return std::errc::operation_not_supported;
   return (mask & kQpAv) != 0 ? check_address(nic, a.av) : std::errc{};

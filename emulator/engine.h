@@ -59,6 +59,12 @@ struct DeviceLimits {
   std::uint32_t max_srq = 8192, max_srq_wr = 16384, max_srq_sge = 32;
   std::uint32_t max_mw = 65536, max_ah = 65536;
   std::uint32_t max_mcast_grp = 8192, max_mcast_qp_attach = 64;  // groups; QPs of one group
+
+  [[nodiscard]] constexpr bool allow(const QpCapabilities& asked) const {
+    return asked.max_send_wr <= max_qp_wr && asked.max_recv_wr <= max_qp_wr &&
+           asked.max_send_sge <= max_sge && asked.max_recv_sge <= max_sge &&
+           asked.max_inline_bytes <= max_inline_bytes;
+  }
 };
 
 struct EngineConfig {

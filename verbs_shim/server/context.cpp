@@ -26,19 +26,6 @@ constexpr std::uint16_t kMinDeviceResponseEx = offsetof(ib_uverbs_ex_query_devic
 
 std::uint64_t big_endian(std::uint64_t value) { return __builtin_bswap64(value); }
 
-// std::errc{}: rights that a region may have.
-std::errc check_access(std::uint32_t access) {
-  using enum emulator::AccessFlags;
-  constexpr std::uint32_t kKnown = kAccessLocalWrite | kAccessRemoteWrite | kAccessRemoteRead |
-                                   kAccessRemoteAtomic | kAccessMwBind | kAccessZeroBased | kAccessOnDemand |
-                                   kAccessHugeTlb | emulator::kAccessOptionalMask;
-  if ((access & ~kKnown) != 0) return std::errc::invalid_argument;
-  if ((access & (kAccessZeroBased | kAccessOnDemand)) != 0) return std::errc::operation_not_supported;
-  if ((access & (kAccessRemoteWrite | kAccessRemoteAtomic)) != 0 && (access & kAccessLocalWrite) == 0)
-    return std::errc::invalid_argument;
-  return {};
-}
-
 emulator::AddressVector address_vector(const ib_uverbs_ah_attr& attr) {
   emulator::AddressVector av;
   std::copy(std::begin(attr.grh.dgid), std::end(attr.grh.dgid), av.dgid.bytes.begin());
@@ -356,7 +343,7 @@ void Context::reg_mr(const Request& request) {
   constexpr std::uint64_t kPageOffset = 4095;
   if (((wanted.start ^ wanted.hca_va) & kPageOffset) != 0)
     return host_.fail(request.to, std::errc::invalid_argument);
-  if (const std::errc error = check_access(wanted.access_flags); error != std::errc{})
+  if (const std::errc error = emulator::check_region_access(wanted.access_flags); error != std::errc{})
     return host_.fail(request.to, error);
   const bool writable = (wanted.access_flags & emulator::kAccessLocalWrite) != 0;
   const std::errc mapped = probe_memory(owner_, wanted.start, wanted.length, writable);

@@ -42,12 +42,6 @@ QpCapabilities grant(const QpCapabilities& asked, const emulator::DeviceLimits& 
   return granted;
 }
 
-bool within(const QpCapabilities& asked, const emulator::DeviceLimits& limits) {
-  return asked.max_send_wr <= limits.max_qp_wr && asked.max_recv_wr <= limits.max_qp_wr &&
-         asked.max_send_sge <= limits.max_sge && asked.max_recv_sge <= limits.max_sge &&
-         asked.max_inline_bytes <= limits.max_inline_bytes;
-}
-
 emulator::AddressVector address_vector(const ib_uverbs_qp_dest& dest) {
   emulator::AddressVector av;
   std::copy(std::begin(dest.dgid), std::end(dest.dgid), av.dgid.bytes.begin());
@@ -132,7 +126,7 @@ void Context::start_qp(const Request& request, const Wanted& wanted) {
   QpCapabilities asked{wanted.max_send_wr, wanted.max_recv_wr, wanted.max_send_sge, wanted.max_recv_sge,
                        wanted.max_inline_data};
   if (has_srq) asked.max_recv_wr = asked.max_recv_sge = 0;
-  if (!within(asked, limits)) return host_.fail(request.to, std::errc::invalid_argument);
+  if (!limits.allow(asked)) return host_.fail(request.to, std::errc::invalid_argument);
   Qp qp;
   qp.user_handle = wanted.user_handle;
   qp.signal_all = wanted.sq_sig_all != 0;
