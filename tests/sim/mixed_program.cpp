@@ -18,6 +18,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 namespace {
+namespace mixed {  // its names are those of other programs, too, with which it may be compiled as one
 
 constexpr std::uint32_t kMaxMessage = 8000, kTagBytes = 8, kGrhBytes = 40;
 constexpr std::uint32_t kSlotBytes = 9000, kSlots = 160;  // of a party, for sends and receives
@@ -984,8 +985,9 @@ class MixedProgram {
   Time last_progress_{};
 };
 
+}  // namespace mixed
 }  // namespace
 
-ProgramResult run_mixed_program(const ProgramOptions& options) { return MixedProgram(options).run(); }
+ProgramResult run_mixed_program(const ProgramOptions& options) { return mixed::MixedProgram(options).run(); }
 
 }  // namespace roci::sim
