@@ -30,18 +30,18 @@ struct Wanted {
 std::byte pattern(std::size_t i) { return static_cast<std::byte>(i * 7 + (i >> 8) + 1); }
 
 // One connection, from the first host to the second.
-struct Side {
+struct Host {
   Client& client;
   Mr mr;
   std::unique_ptr<Cq> cq;
   std::unique_ptr<Qp> qp;
 
-  explicit Side(Client& of) : client(of), mr(of.new_mr(kBytes)), cq(of.create_cq(8)) {
+  explicit Host(Client& of) : client(of), mr(of.new_mr(kBytes)), cq(of.create_cq(8)) {
     QpOptions options;
     options.capabilities = {4, 4, 1, 1, 0};
     qp = of.create_qp(*cq, *cq, options);
   }
-  void connect(const Side& peer, proto::Gid gid) {
+  void connect(const Host& peer, proto::Gid gid) {
     ConnectOptions to;
     to.dgid = gid;
     to.dest_qpn = peer.qp->qpn();
@@ -61,13 +61,13 @@ std::string run(const Wanted& operation, std::uint32_t bytes, std::uint32_t mask
     if ((mask >> bit & 1) != 0) config.link.exact[bit] = Fault::kDrop;
   }
   World world(config);
-  Side requester(world.add_client(0)), responder(world.add_client(1));
+  Host requester(world.add_client(0)), responder(world.add_client(1));
   requester.connect(responder, World::gid(1));
   responder.connect(requester, World::gid(0));
 
   const bool is_read = operation.opcode == kWrRead;
-  Side& source = is_read ? responder : requester;
-  Side& target = is_read ? requester : responder;
+  Host& source = is_read ? responder : requester;
+  Host& target = is_read ? requester : responder;
   const std::uint32_t length = operation.is_atomic ? 8 : bytes;
   if (operation.is_atomic) {
     std::memcpy(responder.client.bytes(responder.mr, 0, 8).data(), &kWord, 8);
