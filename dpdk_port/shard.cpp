@@ -130,9 +130,8 @@ void Shard::run() {
 std::size_t Shard::pass(Time now) {
   follow_links(now);
   sink_.set_now(now);
-  std::size_t work = run_commands(now);
-  if (work != 0) follow_groups();
-  work += handover_.receive_from_ports(now);
+  take_commands();
+  std::size_t work = handover_.receive_from_ports(now);
   work += run_frames(now);
   engine_->on_doorbells(now);
   engine_->on_timers(now);
@@ -145,6 +144,11 @@ std::size_t Shard::pass(Time now) {
     const std::size_t sent = engine_->transmit(sink_, now);
     work += sent;
     if (sent == 0) break;
+  }
+  // What was posted before a command was given is under way, as with a device whose doorbell is a call.
+  if (const std::size_t count = run_commands(now); count != 0) {
+    work += count;
+    follow_groups();
   }
   work += handover_.send_to_ports();
   wake_touched_peers();
@@ -159,12 +163,19 @@ void Shard::wake_touched_peers() {
   }
 }
 
-std::size_t Shard::run_commands(Time now) {
-  std::size_t count = 0;
-  for (PendingCommand pending; count < config_.max_commands_per_pass && commands_.pop(&pending, 1) != 0;
-       ++count) {
-    engine_->submit(pending.id, std::move(pending.command), now);
+// Those of this pass: their senders' doorbells are seen in it.
+void Shard::take_commands() {
+  for (PendingCommand pending;
+       due_commands_.size() < config_.max_commands_per_pass && commands_.pop(&pending, 1) != 0;) {
+    due_commands_.push_back(std::move(pending));
   }
+}
+
+std::size_t Shard::run_commands(Time now) {
+  const std::size_t count = due_commands_.size();
+  for (PendingCommand& pending : due_commands_)
+    engine_->submit(pending.id, std::move(pending.command), now);
+  due_commands_.clear();
   return count;
 }
 

@@ -8,7 +8,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "peers")
 import suite  # noqa: E402
 
 
-@case("peers/rdma-core", ("root",), {"asan"}, limit=120)
+@case("peers/rdma-core", ("root",), set(), limit=120)
 def _(world):
     """Nothing fails, and what the kernel's rxe passes passes: see tests/peers/SCOREBOARD.md."""
     if reason := suite.missing():
