@@ -22,7 +22,7 @@ constexpr std::uint32_t kSteadyBytes = 6000;
 constexpr std::uint64_t kSteady = std::uint64_t{1} << 60;  // marks the wr_ids of the steady connection
 
 struct Party {
-  unsigned host = 0;
+  unsigned host = 0, shard = 0;
   Client* client = nullptr;
   std::unique_ptr<Cq> cq;
   std::vector<std::unique_ptr<Qp>> qps;
@@ -75,7 +75,8 @@ class ChurnProgram {
   void start_steady() {
     for (unsigned host = 0; host < 2; ++host) {
       steady_[host].host = host;
-      steady_[host].client = &world_->add_client(host, static_cast<unsigned>(random_.index(options_.shards)));
+      steady_[host].shard = static_cast<unsigned>(random_.index(options_.shards));
+      steady_[host].client = &world_->add_client(host, steady_[host].shard);
       Client& client = *steady_[host].client;
       steady_[host].cq = client.create_cq(kQueue);
       steady_[host].qps.push_back(client.create_qp(*steady_[host].cq, *steady_[host].cq));
@@ -122,14 +123,33 @@ class ChurnProgram {
     to_b.rnr_retry = to_a.rnr_retry = retries;
     // Short, so that what is dead ends soon.
     to_b.timeout = to_a.timeout = retries == 7 ? 13 : 9;
-    left.client->connect(a, to_b);
-    right.client->connect(b, to_a);
+    connect_one(left, a, to_b);
+    connect_one(right, b, to_a);
+  }
+
+  void connect_one(Party& party, Qp& qp, const ConnectOptions& options) {
+    std::errc error = party.client->to_init(qp, options.access);
+    if (error == std::errc{}) error = party.client->to_rtr(qp, options);
+    // A lossy link may eat every question for the neighbour.
+    for (int tries = 0; tries < 5 && error == std::errc::timed_out; ++tries)
+      error = party.client->to_rtr(qp, options);
+    if (error == std::errc{}) error = party.client->to_rts(qp, options);
+    if (error != std::errc{} && !is_overrun(party)) must("connecting", error);
+  }
+
+  bool is_overrun(const Party& party) {
+    const CommandReply reply = world_->command(party.host, party.shard, Command{{}, Inspect{}});
+    const auto& cqs = std::get<std::unique_ptr<Snapshot>>(reply.body)->cqs;
+    return std::any_of(cqs.begin(), cqs.end(), [&](const CqSnapshot& one) {
+      return one.context == party.client->context() && one.overrun;
+    });
   }
 
   Party& arrive(unsigned host) {
     auto party = std::make_unique<Party>();
     party->host = host;
-    party->client = &world_->add_client(host, static_cast<unsigned>(random_.index(options_.shards)));
+    party->shard = static_cast<unsigned>(random_.index(options_.shards));
+    party->client = &world_->add_client(host, party->shard);
     party->cq = party->client->create_cq(random_.chance(100'000) ? 4 : 500);  // some overrun
     parties_.push_back(std::move(party));
     return *parties_.back();
@@ -183,9 +203,15 @@ class ChurnProgram {
     if (has_overrun(*left) || has_overrun(*right)) return;
     QpOptions options;
     options.capabilities = {kQueue, kQueue, 2, 2, 32};
-    left->qps.push_back(left->client->create_qp(*left->cq, *left->cq, options));
-    Qp& a = *left->qps.back();
-    right->qps.push_back(right->client->create_qp(*right->cq, *right->cq, options));
+    for (Party* party : {left, right}) {
+      std::errc error{};
+      std::unique_ptr<Qp> qp = party->client->try_create_qp(*party->cq, *party->cq, options, error);
+      if (qp == nullptr && !is_overrun(*party)) must("create_qp", error);
+      if (qp == nullptr) return;  // the left one stays alone
+      party->qps.push_back(std::move(qp));
+    }
+    // Of one party with itself, the last two.
+    Qp& a = left == right ? *left->qps[left->qps.size() - 2] : *left->qps.back();
     connect(*left, a, *right, *right->qps.back(), static_cast<std::uint8_t>(random_.between32(0, 6)));
   }
 

@@ -858,8 +858,15 @@ class MixedProgram {
 
   // A broken QP has told everything: it goes, and its memory.
   void bury(End& end) {
-    if (!end.pending.empty() || !end.posted.empty()) return;
-    destroy(end);
+    poll(*end.party);
+    // What was done unsignaled before the QP broke is not told.
+    const bool all_silent = std::none_of(end.pending.begin(), end.pending.end(),
+                                         [](const Pending& one) { return one.is_signaled; });
+    if (all_silent && end.qp->send_queued() == 0 && !end.has_failed) {
+      for (const Pending& one : std::exchange(end.pending, {}))
+        finish(end, one, true);
+    }
+    if (result_.ok() && end.pending.empty() && end.posted.empty()) destroy(end);
   }
 
   void destroy(End& end) {

@@ -263,6 +263,14 @@ RingMemory Client::resize(Cq& cq, std::uint32_t entries) {
 }
 
 std::unique_ptr<Qp> Client::create_qp(Cq& send_cq, Cq& recv_cq, const QpOptions& options) {
+  std::errc error{};
+  std::unique_ptr<Qp> qp = try_create_qp(send_cq, recv_cq, options, error);
+  if (qp == nullptr) fail("create_qp", error);
+  return qp;
+}
+
+std::unique_ptr<Qp> Client::try_create_qp(Cq& send_cq, Cq& recv_cq, const QpOptions& options,
+                                          std::errc& error) {
   auto qp = std::make_unique<Qp>();
   const QpCapabilities& caps = options.capabilities;
   qp->client_ = this;
@@ -281,7 +289,8 @@ std::unique_ptr<Qp> Client::create_qp(Cq& send_cq, Cq& recv_cq, const QpOptions&
   create.send_ring = qp->send_ring_.bytes();
   create.recv_ring = qp->recv_ring_.bytes();
   const CommandReply reply = transact(create);
-  must("create_qp", reply);
+  error = reply.error;
+  if (error != std::errc{}) return nullptr;
   const CreateQpReply& made = std::get<CreateQpReply>(reply.body);
   qp->handle_ = made.qp;
   qp->qpn_ = made.qpn;

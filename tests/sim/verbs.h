@@ -284,6 +284,8 @@ class Client {
   // The CQ goes on in another ring; returns the old one.
   RingMemory resize(Cq& cq, std::uint32_t entries);
   std::unique_ptr<Qp> create_qp(Cq& send_cq, Cq& recv_cq, const QpOptions& options = {});
+  // Null, and why, if it is refused.
+  std::unique_ptr<Qp> try_create_qp(Cq& send_cq, Cq& recv_cq, const QpOptions& options, std::errc& error);
   std::unique_ptr<Srq> create_srq(std::uint32_t max_wr, std::uint32_t max_sge = 4,
                                   std::optional<emulator::PdHandle> pd = std::nullopt);
   // The errno of one step; RESET to INIT, INIT to RTR, RTR to RTS.
