@@ -82,13 +82,8 @@ bool place_message(Shard& shard, Qp& qp, const proto::RoceView& view, ReceiveBat
 }
 
 void complete_datagram(Shard& shard, Qp& qp, std::uint32_t index, const RequestEffect& effect) {
-  RingCqe cqe{};
-  cqe.wr_id = qp.rq[index].wr_id;
-  cqe.status = static_cast<std::uint32_t>(effect.status);
+  RingCqe cqe = cqe_of(qp, qp.rq[index].wr_id, effect.status);
   cqe.opcode = static_cast<std::uint32_t>(effect.opcode);
-  cqe.vendor_err = cqe.status;
-  cqe.qp_num = qp.qpn.value();
-  cqe.port_num = 1;
   if (effect.status == WcStatus::kSuccess) {
     cqe.byte_len = effect.byte_len;
     cqe.src_qp = effect.source_qpn.value();

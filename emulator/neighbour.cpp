@@ -46,7 +46,7 @@ std::span<std::byte, N> fixed(std::span<std::byte> bytes, std::size_t at) {
   return bytes.subspan(at).first<N>();
 }
 
-bool is_station(const Mac& mac) { return (mac.bytes[0] & 1) == 0 && mac != Mac{}; }
+bool is_station(const Mac& mac) { return !is_group(mac) && mac != Mac{}; }
 bool is_link_local(const Gid& gid) { return gid.bytes[0] == 0xFE && (gid.bytes[1] & 0xC0) == 0x80; }
 
 // Where a solicitation for `target` goes: ff02::1:ffXX:XXXX.

@@ -7,16 +7,6 @@
 namespace roci::emulator {
 namespace {
 
-RingCqe send_cqe(const Qp& qp, std::uint64_t wr_id, WcStatus status) {
-  RingCqe cqe{};
-  cqe.wr_id = wr_id;
-  cqe.status = static_cast<std::uint32_t>(status);
-  cqe.vendor_err = cqe.status;
-  cqe.qp_num = qp.qpn.value();
-  cqe.port_num = 1;
-  return cqe;
-}
-
 // wr_id stands first in both kinds of WQE.
 std::uint64_t wr_id_at(const Ring& ring, std::uint32_t index) {
   std::uint64_t wr_id = 0;
@@ -25,7 +15,7 @@ std::uint64_t wr_id_at(const Ring& ring, std::uint32_t index) {
 }
 
 void flush_one(Shard& shard, Qp& qp, CompletionQueue& cq, std::uint64_t wr_id) {
-  shard.completer.complete(cq, send_cqe(qp, wr_id, WcStatus::kFlushError), true, shard.nic_of(qp).counters);
+  shard.completer.complete(cq, cqe_of(qp, wr_id, WcStatus::kFlushError), true, shard.nic_of(qp).counters);
 }
 
 bool is_exhausted(WcStatus status) {
@@ -38,6 +28,16 @@ bool is_local(WcStatus status) {
 }
 
 }  // namespace
+
+RingCqe cqe_of(const Qp& qp, std::uint64_t wr_id, WcStatus status) {
+  RingCqe cqe{};
+  cqe.wr_id = wr_id;
+  cqe.status = static_cast<std::uint32_t>(status);
+  cqe.vendor_err = cqe.status;
+  cqe.qp_num = qp.qpn.value();
+  cqe.port_num = 1;
+  return cqe;
+}
 
 void set_state(Shard& shard, Qp& qp, QpState state) {
   qp.state = state;
@@ -85,7 +85,7 @@ void complete_send(Shard& shard, Qp& qp, std::uint32_t index, WcStatus status) {
   const SendWqe& wqe = qp.sq[index];
   const bool is_error = status != WcStatus::kSuccess;
   if (!is_error && !qp.signal_all && (wqe.flags & kSendSignaled) == 0) return;  // [IBTA 10.7.3.1]
-  RingCqe cqe = send_cqe(qp, wqe.wr_id, status);
+  RingCqe cqe = cqe_of(qp, wqe.wr_id, status);
   cqe.opcode = static_cast<std::uint32_t>(wqe.completes_as);
   cqe.byte_len = wqe.length_bytes;
   shard.completer.complete(*qp.send_cq, cqe, is_error, shard.nic_of(qp).counters);

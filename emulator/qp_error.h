@@ -11,6 +11,8 @@
 
 namespace roci::emulator {
 
+// What every completion of a work request of this QP begins with.
+[[nodiscard]] RingCqe cqe_of(const Qp& qp, std::uint64_t wr_id, WcStatus status);
 // Sets the state where the application's shim sees it, too.
 void set_state(Shard& shard, Qp& qp, QpState state);
 // To SQE: what is in the send queue, and what is put there, is flushed; receiving goes on.

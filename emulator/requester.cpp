@@ -70,6 +70,15 @@ bool may_start(const Shard& shard, const Qp& qp, const SendWqe& wqe) {
   return r.packets_in_flight() < shard.config.window_packets && r.in_flight() < kMaxPsnsInFlight;
 }
 
+// Ends the packet at the cursor; the caller moves the cursor. `before` is the requester as it was before it.
+void add_request(Qp& qp, TransmitBatch& batch, std::uint32_t behind_bth, std::size_t first_op,
+                 const Requester& before) {
+  PlannedPacket& packet =
+      batch.add(qp, PlannedPacket::Kind::kRequest, qp.requester.send_psn, behind_bth, first_op);
+  packet.before = before;
+  packet.is_retransmission = qp.is_retransmitting();
+}
+
 }  // namespace
 
 bool plan_message_packet(Shard& shard, Qp& qp, const SendWqe& wqe, TransmitBatch& batch) {
@@ -112,11 +121,10 @@ bool plan_message_packet(Shard& shard, Qp& qp, const SendWqe& wqe, TransmitBatch
   }
   if (info.has(proto::Extension::kImmDt)) at = emit_extension(at, proto::ImmDt{wqe.immediate});
   if (info.has(proto::Extension::kIeth)) at = emit_extension(at, proto::Ieth{proto::Rkey{wqe.immediate}});
-  PlannedPacket& packet = batch.add(qp, PlannedPacket::Kind::kRequest, r.send_psn, behind_bth, first_op);
-  packet.before = before;
-  packet.is_retransmission = qp.is_retransmitting();
+  const bool is_new = !qp.is_retransmitting();
+  add_request(qp, batch, behind_bth, first_op, before);
   r.send_psn = r.send_psn.plus(1);
-  if (!packet.is_retransmission) r.next_psn = r.send_psn;
+  if (is_new) r.next_psn = r.send_psn;
   return true;
 }
 
@@ -126,36 +134,27 @@ namespace {
 void plan_read_request(Qp& qp, const SendWqe& wqe, TransmitBatch& batch) {
   Requester& r = qp.requester;
   const std::uint32_t offset = steps(wqe.first_psn, r.send_psn) * qp.path_mtu_bytes;
-  const Requester before = r;
   std::byte* const at =
       batch.start_packet(qp, Opcode::kRcReadRequest, r.send_psn, proto::Reth::kSize, true, false);
   emit_extension(at, proto::Reth{wqe.remote_address + offset, wqe.rkey, wqe.length_bytes - offset});
-  PlannedPacket& packet =
-      batch.add(qp, PlannedPacket::Kind::kRequest, r.send_psn, proto::Reth::kSize, batch.ops.size());
-  packet.before = before;
-  packet.is_retransmission = qp.is_retransmitting();
+  add_request(qp, batch, proto::Reth::kSize, batch.ops.size(), r);
   r.send_psn = wqe.end_psn();
 }
 
 void plan_atomic_request(Qp& qp, const SendWqe& wqe, TransmitBatch& batch) {
   Requester& r = qp.requester;
-  const Requester before = r;
   const Opcode opcode =
       wqe.operation == Operation::kCompareSwap ? Opcode::kRcCompareSwap : Opcode::kRcFetchAdd;
   std::byte* const at = batch.start_packet(qp, opcode, r.send_psn, proto::AtomicEth::kSize, true, false);
   emit_extension(at, proto::AtomicEth{wqe.remote_address, wqe.rkey, wqe.swap_or_add,
                                       wqe.operation == Operation::kCompareSwap ? wqe.compare : 0});
-  PlannedPacket& packet =
-      batch.add(qp, PlannedPacket::Kind::kRequest, r.send_psn, proto::AtomicEth::kSize, batch.ops.size());
-  packet.before = before;
-  packet.is_retransmission = qp.is_retransmitting();
+  add_request(qp, batch, proto::AtomicEth::kSize, batch.ops.size(), r);
   r.send_psn = r.send_psn.plus(1);
 }
 
 // One packet that is answered by a READ response of no bytes [IBTA, ATOMIC WRITE; IBTA oA19-2, oA19-28].
 void plan_single_request(Qp& qp, const SendWqe& wqe, TransmitBatch& batch) {
   Requester& r = qp.requester;
-  const Requester before = r;
   const bool is_flush = wqe.operation == Operation::kFlush;
   const Opcode opcode = is_flush ? Opcode::kRcFlush : Opcode::kRcAtomicWrite;
   const std::uint32_t payload = is_flush ? 0 : sizeof(std::uint64_t);
@@ -167,10 +166,7 @@ void plan_single_request(Qp& qp, const SendWqe& wqe, TransmitBatch& batch) {
   }
   at = emit_extension(at, proto::Reth{wqe.remote_address, wqe.rkey, wqe.length_bytes});
   std::memcpy(at, qp.sq.tail(r.send_index), payload);
-  PlannedPacket& packet =
-      batch.add(qp, PlannedPacket::Kind::kRequest, r.send_psn, behind_bth, batch.ops.size());
-  packet.before = before;
-  packet.is_retransmission = qp.is_retransmitting();
+  add_request(qp, batch, behind_bth, batch.ops.size(), r);
   r.send_psn = r.send_psn.plus(1);
 }
 

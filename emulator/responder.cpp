@@ -1,6 +1,7 @@
 #include "emulator/responder.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "emulator/qp_error.h"
 #include "emulator/work_requests.h"
@@ -296,6 +297,18 @@ void accept_atomic(const Request& q, Psn psn, const Location& where) {
   q.r().expected_psn = psn.plus(1);
 }
 
+void write_payload(const Request& q, const Location& where) {
+  MemoryOp op;
+  op.kind = MemoryOp::Kind::kWrite;
+  op.space = where.space;
+  op.address = where.address;
+  op.order_key = q.qp.qpn.value();
+  op.length_bytes = q.payload_bytes();
+  op.local = q.payload();
+  op.ends_message = q.info.ends_message();
+  q.batch.ops.push_back(op);
+}
+
 // ATOMIC WRITE and FLUSH: answered as a READ of no bytes, which goes out when the writes before it are done,
 // and these are then visible to all [IBTA oA19-1]. Uses a resource [IBTA oA19-9].
 void accept_single(const Request& q, Psn psn, const Location& where) {
@@ -304,16 +317,7 @@ void accept_single(const Request& q, Psn psn, const Location& where) {
   resource.end_psn = psn.plus(1);
   resource.is_pending = true;
   q.r().expected_psn = psn.plus(1);
-  if (q.info.operation == Operation::kFlush) return;
-  MemoryOp op;
-  op.kind = MemoryOp::Kind::kWrite;
-  op.space = where.space;
-  op.address = where.address;
-  op.order_key = q.qp.qpn.value();
-  op.length_bytes = q.payload_bytes();
-  op.local = q.payload();
-  op.ends_message = true;
-  q.batch.ops.push_back(op);
+  if (q.info.operation == Operation::kAtomicWrite) write_payload(q, where);
 }
 
 // Places the payload of a SEND or WRITE. False: a key of the receive WQE has gone since it was taken.
@@ -325,16 +329,7 @@ bool place_payload(const Request& q, const Location& where) {
     return add_sge_ops(q.shard, q.qp, q.qp.rq.sges(q.receive_index()), SgeUse::kReceive, r.message_bytes,
                        bytes, q.payload(), q.info.ends_message(), q.batch.ops);
   }
-  if (bytes == 0) return true;
-  MemoryOp op;
-  op.kind = MemoryOp::Kind::kWrite;
-  op.space = where.space;
-  op.address = where.address;
-  op.order_key = q.qp.qpn.value();
-  op.length_bytes = bytes;
-  op.local = q.payload();
-  op.ends_message = q.info.ends_message();
-  q.batch.ops.push_back(op);
+  if (bytes != 0) write_payload(q, where);
   return true;
 }
 
@@ -438,21 +433,25 @@ void note_fatal(RequestEffect& effect, Responder& r, const Check& check) {
   }
 }
 
-DropReason decide_expected(const Request& q) {
-  Responder& r = q.r();
-  r.nak_sent = false;
+// What a packet that stands in its place in the sequence comes to; `check` says whether it does.
+Check judge(const Request& q, Check check) {
   Location where;
-  Check check = check_sequence(q);
   if (check.kind == Check::Kind::kPass) check = check_operation(q);
   if (check.kind == Check::Kind::kPass) check = check_length(q);
   if (check.kind == Check::Kind::kPass) check = check_resources(q);
   if (check.kind == Check::Kind::kPass) check = check_access(q, where);
   if (check.kind == Check::Kind::kPass) check = accept(q, where);
-  q.effect().rq_consumer = r.rq_consumer;
+  q.effect().rq_consumer = q.r().rq_consumer;
+  if (check.kind == Check::Kind::kPass) q.effect().establishes = !std::exchange(q.r().is_established, true);
+  return check;
+}
+
+DropReason decide_expected(const Request& q) {
+  Responder& r = q.r();
+  r.nak_sent = false;
+  const Check check = judge(q, check_sequence(q));
   switch (check.kind) {
     case Check::Kind::kPass:
-      q.effect().establishes = !r.is_established;
-      r.is_established = true;
       return DropReason::kAccepted;
     case Check::Kind::kRnrNak:
       r.nak_sent = true;  // what follows it is out of sequence, and needs no NAK of its own
@@ -479,18 +478,8 @@ DropReason decide_unreliable(const Request& q) {
     ++q.shard.nic_of(q.qp).counters.out_of_sequence;
     return DropReason::kOutOfSequence;
   }
-  Location where;
-  Check check = check_operation(q);
-  if (check.kind == Check::Kind::kPass) check = check_length(q);
-  if (check.kind == Check::Kind::kPass) check = check_resources(q);
-  if (check.kind == Check::Kind::kPass) check = check_access(q, where);
-  if (check.kind == Check::Kind::kPass) check = accept(q, where);
-  q.effect().rq_consumer = r.rq_consumer;
-  if (check.kind == Check::Kind::kPass) {
-    q.effect().establishes = !r.is_established;
-    r.is_established = true;
-    return DropReason::kAccepted;
-  }
+  const Check check = judge(q, kPass);
+  if (check.kind == Check::Kind::kPass) return DropReason::kAccepted;
   r.in_message = false;
   if (check.kind == Check::Kind::kRnrNak) return DropReason::kNoReceive;
   if (check.code != NakCode::kRemoteOperationalError) return DropReason::kRefused;
@@ -588,15 +577,10 @@ DropReason decide_duplicate(const Request& q) {
 // ---- applying --------------------------------------------------------------------------------------
 
 void complete_receive(Shard& shard, Qp& qp, std::uint32_t index, const RequestEffect& effect) {
-  RingCqe cqe{};
-  cqe.wr_id = qp.rq[index].wr_id;
-  cqe.status = static_cast<std::uint32_t>(effect.status);
+  RingCqe cqe = cqe_of(qp, qp.rq[index].wr_id, effect.status);
   cqe.opcode = static_cast<std::uint32_t>(effect.opcode);
-  cqe.vendor_err = cqe.status;
   cqe.byte_len = effect.byte_len;
-  cqe.qp_num = qp.qpn.value();
   cqe.src_qp = qp.attributes.dest_qpn.value();
-  cqe.port_num = 1;
   if (effect.tail == MessageTail::kImmediate) {
     cqe.immediate_or_invalidate = __builtin_bswap32(effect.immediate);
     cqe.wc_flags = kWcWithImmediate;

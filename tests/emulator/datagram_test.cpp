@@ -45,6 +45,16 @@ std::size_t handles(Bench& bench) {
   return std::get<std::unique_ptr<Snapshot>>(reply.body)->ahs.size();
 }
 
+// Of six requests, 0 to 5: three are sent and complete, one fails, the rest is flushed.
+void expect_fourth_fails(Bench& bench, Connection& qp) {
+  bench.expect_nothing();
+  for (const std::uint64_t id : {0U, 1U, 2U})
+    bench.expect(qp, {.wr_id = id});
+  bench.expect(qp, {.wr_id = 3, .status = sim::kWcLocalProtection});
+  for (const std::uint64_t id : {4U, 5U})
+    bench.expect(qp, {.wr_id = id, .status = sim::kWcFlushed});
+}
+
 }  // namespace
 
 // ---- sending ---------------------------------------------------------------------------------------
@@ -233,12 +243,7 @@ TEST_CASE("UD: a failed send completes behind what was sent before it, and flush
   bench.pass();
   for (std::uint32_t i = 0; i < 3; ++i)
     bench.expect({.opcode = Opcode::kUdSendOnly, .psn = kOurPsn + i});
-  bench.expect_nothing();
-  for (const std::uint64_t id : {0U, 1U, 2U})
-    bench.expect(qp, {.wr_id = id});
-  bench.expect(qp, {.wr_id = 3, .status = sim::kWcLocalProtection});
-  for (const std::uint64_t id : {4U, 5U})
-    bench.expect(qp, {.wr_id = id, .status = sim::kWcFlushed});
+  expect_fourth_fails(bench, qp);
 }
 
 TEST_CASE("UD: memory that fails in a burst completes what was sent before it") {
@@ -251,12 +256,7 @@ TEST_CASE("UD: memory that fails in a burst completes what was sent before it") 
   bench.pass();
   for (std::uint32_t i = 0; i < 3; ++i)
     bench.expect({.opcode = Opcode::kUdSendOnly, .psn = kOurPsn + i, .payload_bytes = 8 + i});
-  bench.expect_nothing();
-  for (const std::uint64_t id : {0U, 1U, 2U})
-    bench.expect(qp, {.wr_id = id});
-  bench.expect(qp, {.wr_id = 3, .status = sim::kWcLocalProtection});
-  for (const std::uint64_t id : {4U, 5U})
-    bench.expect(qp, {.wr_id = id, .status = sim::kWcFlushed});
+  expect_fourth_fails(bench, qp);
   bench.expect_no_completion(qp);
 }
 
