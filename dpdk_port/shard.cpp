@@ -130,7 +130,7 @@ void Shard::run() {
 std::size_t Shard::pass(Time now) {
   follow_links(now);
   sink_.set_now(now);
-  take_commands();
+  const std::size_t given = commands_.size();  // their senders' doorbells are seen in this pass
   std::size_t work = handover_.receive_from_ports(now);
   work += run_frames(now);
   engine_->on_doorbells(now);
@@ -146,7 +146,7 @@ std::size_t Shard::pass(Time now) {
     if (sent == 0) break;
   }
   // What was posted before a command was given is under way, as with a device whose doorbell is a call.
-  if (const std::size_t count = run_commands(now); count != 0) {
+  if (const std::size_t count = run_commands(given, now); count != 0) {
     work += count;
     follow_groups();
   }
@@ -163,19 +163,11 @@ void Shard::wake_touched_peers() {
   }
 }
 
-// Those of this pass: their senders' doorbells are seen in it.
-void Shard::take_commands() {
-  for (PendingCommand pending;
-       due_commands_.size() < config_.max_commands_per_pass && commands_.pop(&pending, 1) != 0;) {
-    due_commands_.push_back(std::move(pending));
-  }
-}
-
-std::size_t Shard::run_commands(Time now) {
-  const std::size_t count = due_commands_.size();
-  for (PendingCommand& pending : due_commands_)
+std::size_t Shard::run_commands(std::size_t most, Time now) {
+  most = std::min(most, config_.max_commands_per_pass);
+  std::size_t count = 0;
+  for (PendingCommand pending; count < most && commands_.pop(&pending, 1) != 0; ++count)
     engine_->submit(pending.id, std::move(pending.command), now);
-  due_commands_.clear();
   return count;
 }
 

@@ -83,8 +83,7 @@ class Shard final : public shim::ShardLink {
 
   void run();
   std::size_t pass(emulator::Time now);
-  void take_commands();
-  std::size_t run_commands(emulator::Time now);
+  std::size_t run_commands(std::size_t most, emulator::Time now);
   std::size_t run_frames(emulator::Time now);
   void capture(std::span<const Delivery> deliveries, emulator::Time time);
   void follow_links(emulator::Time now);
@@ -105,7 +104,6 @@ class Shard final : public shim::ShardLink {
   MbufSink sink_;
   IdlePolicy idle_;
   SpscRing<PendingCommand> commands_;
-  std::vector<PendingCommand> due_commands_;  // taken in this pass
   SpscRing<emulator::CommandReply> replies_;
   const shim::UniqueFd kick_fd_, replies_fd_, loadavg_fd_;
   std::vector<Shard*> peers_;

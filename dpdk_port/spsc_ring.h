@@ -42,6 +42,11 @@ class SpscRing {
     return count;
   }
 
+  // Consumer: how many there are now at least.
+  [[nodiscard]] std::size_t size() const {
+    return head_.load(std::memory_order_acquire) - tail_.load(std::memory_order_relaxed);
+  }
+
   // Any thread; a hint on all but the consumer's.
   [[nodiscard]] bool empty() const {
     return head_.load(std::memory_order_acquire) == tail_.load(std::memory_order_acquire);

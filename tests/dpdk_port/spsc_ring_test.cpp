@@ -22,11 +22,13 @@ TEST_CASE("a full ring refuses and leaves the element alone") {
   std::unique_ptr<int> out[3];
   REQUIRE(ring.pop(out, 1) == 1);
   CHECK(*out[0] == 1);
+  CHECK(ring.size() == 1);
   REQUIRE(ring.push(std::move(third)));
   REQUIRE(ring.pop(out, 3) == 2);
   CHECK(*out[0] == 2);
   CHECK(*out[1] == 3);
   CHECK(ring.pop(out, 3) == 0);
+  CHECK(ring.size() == 0);
   CHECK(ring.empty());
 }
 
