@@ -18,7 +18,7 @@ using ReplyBodyOfEngine = decltype(emulator::CommandReply::body);
 
 // Gives out handles from 1 on and remembers the last command of each kind. Answers at once, on the control
 // thread.
-class ScriptedShard final : public ShardLink {
+class ScriptedShard final : public ReplyingShard {
  public:
   bool submit(emulator::CommandId id, emulator::Command&& command) override {
     const std::lock_guard guard(mutex_);
@@ -29,22 +29,9 @@ class ScriptedShard final : public ShardLink {
     reply.error = std::exchange(next_error_, std::errc{});
     reply.body = std::visit([this](const auto& body) { return answer(body); }, command.body);
     last_[command.body.index()] = std::move(command.body);
-    replies_.push_back(std::move(reply));
-    constexpr std::uint64_t kOnce = 1;
-    if (::write(replies_fd_.get(), &kOnce, sizeof kOnce) != sizeof kOnce) std::abort();
+    post_reply(std::move(reply));
     return true;
   }
-  std::size_t drain_replies(std::span<emulator::CommandReply> out) override {
-    const std::lock_guard guard(mutex_);
-    std::size_t count = 0;
-    for (; count < out.size() && !replies_.empty(); ++count) {
-      out[count] = std::move(replies_.front());
-      replies_.pop_front();
-    }
-    return count;
-  }
-  [[nodiscard]] int replies_fd() const override { return replies_fd_.get(); }
-  [[nodiscard]] int kick_fd() const override { return kick_fd_.get(); }
   [[nodiscard]] const emulator::Counters& counters(emulator::NicId) const override { return counters_; }
 
   // The next command fails.
@@ -77,14 +64,10 @@ class ScriptedShard final : public ShardLink {
     return std::monostate{};
   }
 
-  std::mutex mutex_;
   std::errc next_error_{};
   std::uint32_t next_handle_ = 1;
   std::map<std::size_t, Body> last_;
-  std::deque<emulator::CommandReply> replies_;
   emulator::Counters counters_;
-  UniqueFd replies_fd_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)},
-      kick_fd_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
 };
 
 class ScriptedServer {

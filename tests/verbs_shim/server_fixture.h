@@ -38,8 +38,39 @@
 
 namespace roci::shim {
 
+// Replies on their way from a shard to the server, and the descriptors of both directions.
+class ReplyingShard : public ShardLink {
+ public:
+  std::size_t drain_replies(std::span<emulator::CommandReply> out) override {
+    const std::lock_guard guard(mutex_);
+    std::size_t count = 0;
+    for (; count < out.size() && !replies_.empty(); ++count) {
+      out[count] = std::move(replies_.front());
+      replies_.pop_front();
+    }
+    return count;
+  }
+  [[nodiscard]] int replies_fd() const override { return replies_fd_.get(); }
+  [[nodiscard]] int kick_fd() const override { return kick_fd_.get(); }
+
+ protected:
+  // With mutex_ held.
+  void post_reply(emulator::CommandReply&& reply) {
+    replies_.push_back(std::move(reply));
+    constexpr std::uint64_t kOnce = 1;
+    if (::write(replies_fd_.get(), &kOnce, sizeof kOnce) != sizeof kOnce) std::abort();
+  }
+
+  std::mutex mutex_;
+
+ private:
+  std::deque<emulator::CommandReply> replies_;
+  UniqueFd replies_fd_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)},
+      kick_fd_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
+};
+
 // One shard: an engine and its thread.
-class EngineShard final : public ShardLink {
+class EngineShard final : public ReplyingShard {
  public:
   explicit EngineShard(emulator::EngineConfig config) : config_(std::move(config)) {
     for (std::size_t i = 0; i < config_.nics.size(); ++i)
@@ -71,17 +102,6 @@ class EngineShard final : public ShardLink {
     wake();
     return true;
   }
-  std::size_t drain_replies(std::span<emulator::CommandReply> out) override {
-    const std::lock_guard guard(mutex_);
-    std::size_t count = 0;
-    for (; count < out.size() && !replies_.empty(); ++count) {
-      out[count] = std::move(replies_.front());
-      replies_.pop_front();
-    }
-    return count;
-  }
-  [[nodiscard]] int replies_fd() const override { return replies_fd_.get(); }
-  [[nodiscard]] int kick_fd() const override { return kick_fd_.get(); }
   [[nodiscard]] const emulator::Counters& counters(emulator::NicId nic) const override {
     return engine_->counters(nic);
   }
@@ -124,14 +144,14 @@ class EngineShard final : public ShardLink {
         }
       }
       hand_out();
-      pollfd kicked{kick_fd_.get(), POLLIN, 0};
+      pollfd kicked{kick_fd(), POLLIN, 0};
       std::uint64_t count = 0;
-      if (::poll(&kicked, 1, 1) == 1 && ::read(kick_fd_.get(), &count, sizeof count) < 0) std::abort();
+      if (::poll(&kicked, 1, 1) == 1 && ::read(kick_fd(), &count, sizeof count) < 0) std::abort();
     }
   }
   void wake() const {
     constexpr std::uint64_t kOnce = 1;
-    if (::write(kick_fd_.get(), &kOnce, sizeof kOnce) != sizeof kOnce) std::abort();
+    if (::write(kick_fd(), &kOnce, sizeof kOnce) != sizeof kOnce) std::abort();
   }
   void take_commands(emulator::Time now) {
     std::deque<std::pair<emulator::CommandId, emulator::Command>> commands;
@@ -154,9 +174,7 @@ class EngineShard final : public ShardLink {
     while (const std::size_t count = engine_->drain_replies(replies)) {
       const std::lock_guard guard(mutex_);
       for (std::size_t i = 0; i < count; ++i)
-        replies_.push_back(std::move(replies[i]));
-      constexpr std::uint64_t kOnce = 1;
-      if (::write(replies_fd_.get(), &kOnce, sizeof kOnce) != sizeof kOnce) std::abort();
+        post_reply(std::move(replies[i]));
     }
   }
 
@@ -164,11 +182,7 @@ class EngineShard final : public ShardLink {
   emulator::Fabric fabric_;
   ControlServer* server_ = nullptr;
   std::unique_ptr<emulator::Engine> engine_;
-  UniqueFd replies_fd_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)},
-      kick_fd_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
-  std::mutex mutex_;
   std::deque<std::pair<emulator::CommandId, emulator::Command>> commands_;
-  std::deque<emulator::CommandReply> replies_;
   std::vector<std::pair<emulator::NicId, bool>> links_;
   std::atomic<bool> stopping_{false};
   std::thread thread_;
@@ -223,6 +237,12 @@ class FakeCapture final : public CaptureControl {
     std::this_thread::yield();
   }
   return true;
+}
+
+// Whether no more descriptors than `before` stay open: of those counted then, the server may have been about
+// to close some.
+[[nodiscard]] inline bool fds_back_to(std::size_t before) {
+  return eventually([before] { return open_fds() <= before; });
 }
 
 struct TestReply {

@@ -179,7 +179,7 @@ TEST_CASE("descriptors that nobody asked for are closed") {
   const std::array<int, 4> fds{1, 1, 2, 2};
   for (int i = 0; i < 50; ++i)
     CHECK(client.call(MessageKind::kLifeline, {}, fds).error == 0);
-  CHECK(eventually([&] { return open_fds() == before; }));
+  CHECK(fds_back_to(before));
 }
 
 TEST_CASE("a client that never reads its replies is closed") {
@@ -248,7 +248,7 @@ TEST_CASE("mutated commands disturb nobody") {
   CHECK(reg_mr(bystander, pd, memory.data(), memory.size(), 7).error == 0);
   CHECK(eventually([&] { return show(f)["contexts"].size() == 1; }));
   CHECK(show(f)["mrs"].size() == 2);
-  CHECK(eventually([&] { return open_fds() == before; }));
+  CHECK(fds_back_to(before));
 }
 
 TEST_CASE("random bytes on the socket disturb nobody") {
@@ -267,7 +267,7 @@ TEST_CASE("random bytes on the socket disturb nobody") {
     static_cast<void>(client.receive());
   }
   CHECK(f.connect().call(MessageKind::kLifeline).error == 0);
-  CHECK(eventually([&] { return open_fds() == before; }));
+  CHECK(fds_back_to(before));
 }
 
 // ---- ends of clients ---------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ TEST_CASE("nothing is left of a client that disconnects") {
     REQUIRE(reg_mr(client, alloc_pd(client), memory.data(), memory.size(), 1).error == 0);
   }
   CHECK(eventually([&] { return no_objects(f); }));
-  CHECK(eventually([&] { return open_fds() == before; }));
+  CHECK(fds_back_to(before));
 }
 
 TEST_CASE("closing the device is answered when the engine has let go") {
@@ -327,7 +327,7 @@ TEST_CASE("nothing is left of a client that is killed, even if a child of its ho
   ::kill(pid, SIGKILL);
   ::waitpid(pid, nullptr, 0);
   CHECK(eventually([&] { return no_objects(f); }));
-  CHECK(eventually([&] { return open_fds() == before; }));
+  CHECK(fds_back_to(before));
   ::kill(grandchild, SIGKILL);
 }
 
