@@ -41,8 +41,8 @@ void Completer::complete(CompletionQueue& cq, const RingCqe& cqe, bool wakes, Co
   }
   std::memcpy(cq.ring.element(cq.producer), &cqe, sizeof cqe);
   cq.producer = next;
-  cq.has_solicited |= wakes;
   ++cq.completions;
+  if (wakes) cq.woke_at = cq.completions;
   dirty_.push_back(cq.dirty_node);
 }
 
@@ -53,17 +53,33 @@ void Completer::publish() {
   });
 }
 
+namespace {
+
+// Whether a CQ that is armed so has something to announce.
+bool announces(const CompletionQueue& cq, CqArm armed) {
+  if (armed != CqArm::kNext && armed != CqArm::kSolicited) return false;
+  const std::uint64_t last = armed == CqArm::kNext ? cq.completions : cq.woke_at;
+  if (last > cq.published_at) return true;  // it came just now
+  const std::uint32_t unread = cq.ring.distance(cq.ring.load_consumer(), cq.producer);
+  return last > cq.announced_at && cq.completions - last < unread;
+}
+
+}  // namespace
+
 void Completer::publish(CompletionQueue& cq) {
   cq.ring.store_producer(cq.producer);
-  const bool has_solicited = std::exchange(cq.has_solicited, false);
   // The application arms, then looks at the ring once more; so the producer must be visible before the arm is
-  // read.
+  // read. Who does not look rings, if it arms a word that has news; so that comes before, too.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   std::uint32_t* const word = &cq.context->control->cq_arm[cq.handle];
-  const auto armed = static_cast<CqArm>(__atomic_load_n(word, __ATOMIC_RELAXED));
-  if (armed != CqArm::kNext && !(armed == CqArm::kSolicited && has_solicited)) return;
-  __atomic_exchange_n(word, static_cast<std::uint32_t>(CqArm::kNone), __ATOMIC_RELAXED);
-  events_.raise(cq.events, EventKind::kCompletion);
+  std::uint32_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);
+  if ((seen & kCqHasNews) == 0) seen = __atomic_fetch_or(word, kCqHasNews, __ATOMIC_SEQ_CST);
+  if (announces(cq, static_cast<CqArm>(seen & kCqArmMask))) {
+    __atomic_exchange_n(word, static_cast<std::uint32_t>(CqArm::kNone), __ATOMIC_RELAXED);
+    cq.announced_at = cq.completions;
+    events_.raise(cq.events, EventKind::kCompletion);
+  }
+  cq.published_at = cq.completions;
 }
 
 }  // namespace roci::emulator

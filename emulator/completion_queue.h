@@ -1,7 +1,11 @@
 // Completion queues: CQEs go into the ring one by one and become visible in bursts, at the end of a pass.
 //
 // Data is in place before a CQE, a CQE before the producer. A full CQ is an error of the CQ: it takes no more
-// completions, and its QPs go to ERR [IBTA C11-37, C9-218]. Thread rule: the engine's thread.
+// completions, and its QPs go to ERR [IBTA C11-37, C9-218].
+//
+// Events. An armed CQ announces the next completion. As hardware does, and applications count on, it also
+// announces at once what is there when it is armed, if that is neither read nor was announced before.
+// Thread rule: the engine's thread.
 #pragma once
 
 #include <cstddef>
@@ -26,9 +30,9 @@ struct CompletionQueue {
   std::uint32_t producer = 0;  // ours; the ring's copy is for the application
   std::uint32_t consumer = 0;  // as last read
   std::uint32_t users = 0;     // send and receive queues attached
-  std::uint64_t completions = 0;
+  // The number of completions so far; at the last that wakes, the last publication, the last event.
+  std::uint64_t completions = 0, woke_at = 0, published_at = 0, announced_at = 0;
   bool is_overrun = false;
-  bool has_solicited = false;  // among the unpublished: a solicited or failed one
   EventSource events;
   OwnedNode<CompletionQueue> dirty_node{*this};
 };
@@ -45,6 +49,8 @@ class Completer {
   void complete(CompletionQueue& cq, const RingCqe& cqe, bool wakes, Counters& counters);
   // Makes all completions since the last call visible, and raises events where asked for.
   void publish();
+  // The CQ was armed when it had news: what is old may have to be announced, at the next publish().
+  void look_again(CompletionQueue& cq) { dirty_.push_back(cq.dirty_node); }
   // True once after a CQ overran.
   [[nodiscard]] bool take_overrun() { return std::exchange(has_overrun_, false); }
 

@@ -81,6 +81,7 @@ struct Engine::Impl : Shard {
   void apply(Time now);
 
   void follow_neighbours(Time now);
+  void ring(Context& context, std::uint32_t slot);
   void visit_doorbells(Context& context, std::size_t& budget);
   void poll_error_queues(Time now);
 
@@ -309,6 +310,20 @@ void Engine::Impl::follow_neighbours(Time now) {
 
 // ---- doorbells -------------------------------------------------------------------------------------
 
+void Engine::Impl::ring(Context& context, std::uint32_t slot) {
+  if (slot >= cq_doorbell(0)) {
+    if (CompletionQueue* const cq = context.cqs.find(slot - cq_doorbell(0))) completer.look_again(*cq);
+    return;
+  }
+  Qp* const qp = context.qps.find(slot);
+  if (qp == nullptr) return;
+  if (qp->flushes()) {
+    flush(*this, *qp);
+  } else if (qp->can_send()) {
+    activate(*qp);
+  }
+}
+
 // Swaps words of the two-level bitmap to zero and visits the bits that were set, while `budget` lasts.
 void Engine::Impl::visit_doorbells(Context& context, std::size_t& budget) {
   ControlArea& control = *context.control;
@@ -323,13 +338,7 @@ void Engine::Impl::visit_doorbells(Context& context, std::size_t& budget) {
       for (; bits != 0; bits &= bits - 1) {
         const auto slot = (group * 64 + word) * 64 + static_cast<std::size_t>(std::countr_zero(bits));
         if (budget > 0) --budget;
-        Qp* const qp = context.qps.find(static_cast<std::uint32_t>(slot));
-        if (qp == nullptr) continue;
-        if (qp->flushes()) {
-          flush(*this, *qp);
-        } else if (qp->can_send()) {
-          activate(*qp);
-        }
+        ring(context, static_cast<std::uint32_t>(slot));
       }
     }
     if (words != 0) {  // the rest is for the next pass

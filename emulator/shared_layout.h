@@ -144,28 +144,44 @@ inline constexpr std::uint32_t kMaxCqsPerContext = 16384;
 // At offset 0 of the memory of one context (one open of a NIC by one client). QPs and CQs are numbered by
 // slot within the context; the slot is also the uverbs handle.
 //
-// A send doorbell, by the application's side: set bit (slot % 64) of doorbells[slot / 64], then bit
+// A doorbell, by the application's side: set bit (slot % 64) of doorbells[slot / 64], then bit
 // (slot / 64 % 64) of doorbell_summary[slot / 4096], a full fence, and kick if asleep was 1 and this side
 // changed it to 0. The engine exchanges summary words, then doorbell words, to zero and visits the bits that
-// were set.
+// were set. QPs come first: theirs says that there is something to send; a CQ's, in slot cq_doorbell(), that
+// it was armed over completions that are old.
 struct ControlArea {
   std::uint32_t magic;
   std::uint32_t version;
   alignas(64) std::uint32_t asleep;  // the engine stores 1 before it sleeps, re-reads the doorbells, sleeps
   std::uint32_t dead;                // 1: the daemon is gone; set by the shim, which then fails everything
-  alignas(64) std::uint64_t doorbell_summary[kMaxQpsPerContext / 4096];
-  alignas(64) std::uint64_t doorbells[kMaxQpsPerContext / 64];
+  alignas(64) std::uint64_t doorbell_summary[(kMaxQpsPerContext + kMaxCqsPerContext) / 4096];
+  alignas(64) std::uint64_t doorbells[(kMaxQpsPerContext + kMaxCqsPerContext) / 64];
   // QP state by slot, as QpState; written by the engine, read by the shim to refuse posts below RTS.
   alignas(64) std::uint8_t qp_state[kMaxQpsPerContext];
-  // Notification asked for, by CQ slot, as CqArm: stored by the shim, exchanged to kNone by the engine when
-  // it raises the event.
+  // Notification asked for, by CQ slot: CqArm, by arm_cq(), and kCqHasNews, by the engine, which exchanges
+  // the word to 0 when it raises the event.
   alignas(64) std::uint32_t cq_arm[kMaxCqsPerContext];
 };
 inline constexpr std::uint32_t kControlMagic = 0x49434f52;  // "ROCI"
-inline constexpr std::uint32_t kControlVersion = 1;
+inline constexpr std::uint32_t kControlVersion = 2;
 inline constexpr std::size_t kControlAreaBytes = (sizeof(ControlArea) + 4095) / 4096 * 4096;
 
 enum class CqArm : std::uint32_t { kNone = 0, kSolicited = 1, kNext = 2 };
+inline constexpr std::uint32_t kCqArmMask = 3;
+inline constexpr std::uint32_t kCqHasNews = 4;  // something came that no event has announced
+constexpr std::uint32_t cq_doorbell(std::uint32_t cq) { return kMaxQpsPerContext + cq; }
+
+// The application's side of arming. Never weakens what is armed already: "solicited" after "next" stays
+// "next". True: the CQ's doorbell must be rung.
+inline bool arm_cq(std::uint32_t& word, CqArm how) {
+  const auto wanted = static_cast<std::uint32_t>(how);
+  std::uint32_t seen = __atomic_load_n(&word, __ATOMIC_SEQ_CST);
+  do {
+    if ((seen & kCqArmMask) >= wanted) return false;
+  } while (!__atomic_compare_exchange_n(&word, &seen, (seen & ~kCqArmMask) | wanted, false, __ATOMIC_SEQ_CST,
+                                        __ATOMIC_SEQ_CST));
+  return (seen & kCqHasNews) != 0;
+}
 
 // QP states, numbered as the verbs ABI does; kDestroyed is ours: no QP in this slot.
 enum class QpState : std::uint8_t {

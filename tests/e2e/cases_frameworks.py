@@ -78,6 +78,16 @@ def _(world):
     ucp(world, "ud_verbs,self", [("tag_lat", 8), ("tag_bw", 100000), ("ucp_put_bw", 5000), ("ucp_get", 5000), ("ucp_fadd", 8)])
 
 
+@case("ucx/rc-asleep", limit=90)
+def _(world):
+    """UCX arms its CQs after it has polled them, and sleeps without another look: what came between must wake it."""
+    world.start_private_daemon()
+    for test, length in (("tag_lat", 8), ("tag_bw", 5000)):
+        arguments = ["-t", test, "-s", str(length), "-n", "5000", "-w", "20", "-E", "sleep"]
+        check_ucx_result(ucx_perftest(world, ucx_environment(RC_AND_UD), arguments, seconds=20), "", 5000)
+    world.expect_nothing_left()
+
+
 @case("ucx/rc-alone", limit=90)
 def _(world):
     """Below UCP, which needs UD to make a connection. Both sides name the client's device, so one NIC is both."""

@@ -100,7 +100,7 @@ TEST_CASE("a CQ that is armed when it is resized still tells") {
   Bench bench;
   Connection qp = bench.connect({.qp = {.type = QpType::kUd}});
   const AhHandle ah = bench.peer_ah();
-  bench.client().control().cq_arm[qp.cq->handle().value] = static_cast<std::uint32_t>(CqArm::kNext);
+  bench.client().arm(*qp.cq, CqArm::kNext);
   const sim::RingMemory old = bench.client().resize(*qp.cq, 100);
   CHECK(bench.events().empty());
   complete(bench, qp, ah, 0, 1);

@@ -256,6 +256,20 @@ void arms_queues() {
   MUST(control.cq_arm[cq] == static_cast<std::uint32_t>(CqArm::kNext));
   MUST(request_notification(fd, cq, true) > 0);
   MUST(control.cq_arm[cq] == static_cast<std::uint32_t>(CqArm::kNext));
+  // Over news its doorbell is rung, but not when it is armed as far already.
+  const std::uint32_t slot = cq_doorbell(cq);
+  std::uint64_t& bits = control.doorbells[slot / 64];
+  std::uint64_t& summary = control.doorbell_summary[slot / 4096];
+  MUST(bits == 0 && summary == 0);
+  control.cq_arm[cq] = kCqHasNews;
+  control.asleep = 1;
+  MUST(request_notification(fd, cq, false) > 0);
+  MUST(control.cq_arm[cq] == (kCqHasNews | static_cast<std::uint32_t>(CqArm::kNext)));
+  MUST(bits == std::uint64_t{1} << (slot % 64) && summary == std::uint64_t{1} << (slot / 64 % 64));
+  MUST(control.asleep == 0);
+  bits = summary = 0;
+  MUST(request_notification(fd, cq, false) > 0);
+  MUST(bits == 0 && summary == 0);
   MUST(fails_with(EINVAL, request_notification(fd, cq + 1, false)));
   MUST(fails_with(EINVAL, request_notification(fd, kMaxCqsPerContext, false)));
 }

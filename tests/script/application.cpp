@@ -218,8 +218,7 @@ std::errc Application::queue_send(Qp& qp, const SendPost& post) {
   return {};
 }
 
-void Application::ring_doorbell(Qp& qp) {
-  const std::uint32_t slot = qp.handle.value;
+void Application::ring_doorbell(std::uint32_t slot) {
   std::atomic_ref<std::uint64_t>(control_->doorbells[slot / 64]).fetch_or(std::uint64_t{1} << (slot % 64));
   std::atomic_ref<std::uint64_t>(control_->doorbell_summary[slot / 4096])
       .fetch_or(std::uint64_t{1} << (slot / 64 % 64));
@@ -275,7 +274,8 @@ void Application::poll() {
 }
 
 void Application::arm(const Cq& cq, CqArm how) {
-  std::atomic_ref<std::uint32_t>(control_->cq_arm[cq.handle.value]).store(static_cast<std::uint32_t>(how));
+  if (!emulator::arm_cq(control_->cq_arm[cq.handle.value], how)) return;
+  ring_doorbell(emulator::cq_doorbell(cq.handle.value));
 }
 
 QpState Application::state_of(const Qp& qp) const {

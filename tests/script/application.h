@@ -105,7 +105,7 @@ class Application {
 
   // ENOMEM: the queue is full; EINVAL: not in this QP state, or too many SGEs. The doorbell is not rung.
   std::errc queue_send(Qp& qp, const SendPost& post);
-  void ring_doorbell(Qp& qp);
+  void ring_doorbell(std::uint32_t slot);
   std::errc post_recv(Qp& qp, std::uint64_t wr_id, const std::vector<emulator::RingSge>& sges);
   std::errc post_recv(Srq& srq, std::uint64_t wr_id, const std::vector<emulator::RingSge>& sges);
 

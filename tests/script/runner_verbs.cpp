@@ -485,7 +485,7 @@ void Runner::on_post(Words& words) {
     error = app().queue_send(qp(), post);
     is_queued = is_queued || error == std::errc{};
   }
-  if (is_queued) app().ring_doorbell(qp());
+  if (is_queued) app().ring_doorbell(qp().handle.value);
   judge(error, words);
 }
 

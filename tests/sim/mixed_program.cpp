@@ -783,8 +783,7 @@ class MixedProgram {
     }
     if (found && party.is_armed) check_event(party);
     if (!party.is_armed && random_.chance(100'000)) {
-      __atomic_store_n(&party.client->control().cq_arm[party.cq->handle().value],
-                       static_cast<std::uint32_t>(CqArm::kNext), __ATOMIC_RELAXED);
+      party.client->arm(*party.cq, CqArm::kNext);
       party.is_armed = true;
     }
   }

@@ -282,7 +282,7 @@ ssize_t Device::write(int fd, const void* bytes, std::size_t length_bytes) {
       !is_inherited_) [[likely]] {
     ib_uverbs_post_send post;
     std::memcpy(&post, begin + sizeof(header), sizeof(post));
-    error = post.wr_count == 0 ? ring_doorbell(post.qp_handle) : EINVAL;
+    error = post.wr_count == 0 ? post_send(post.qp_handle) : EINVAL;
   } else if (!is_same_file(fd)) {
     return kNotOurs;
   } else if (is_inherited_ || !is_own_process()) {
@@ -304,19 +304,23 @@ ssize_t Device::write(int fd, const void* bytes, std::size_t length_bytes) {
   return static_cast<ssize_t>(length_bytes);
 }
 
-// The order is shared_layout.h's; all of it sequentially consistent, so that either the engine sees the bit
-// before it sleeps or we see that it sleeps.
-int Device::ring_doorbell(std::uint32_t qp) {
+int Device::post_send(std::uint32_t qp) {
   if (__atomic_load_n(&control_->dead, __ATOMIC_RELAXED) != 0) return EIO;
   if (qp >= emulator::kMaxQpsPerContext) return EINVAL;
   const std::uint8_t qp_state = __atomic_load_n(&control_->qp_state[qp], __ATOMIC_RELAXED);
   if (qp_state < static_cast<std::uint8_t>(QpState::kRts) ||
       qp_state > static_cast<std::uint8_t>(QpState::kErr))
     return EINVAL;
+  ring_doorbell(qp);
+  return 0;
+}
 
-  __atomic_fetch_or(&control_->doorbells[qp / 64], std::uint64_t{1} << (qp % 64), __ATOMIC_SEQ_CST);
-  std::uint64_t& summary = control_->doorbell_summary[qp / 4096];
-  const std::uint64_t summary_bit = std::uint64_t{1} << (qp / 64 % 64);
+// The order is shared_layout.h's; all of it sequentially consistent, so that either the engine sees the bit
+// before it sleeps or we see that it sleeps.
+void Device::ring_doorbell(std::uint32_t slot) {
+  __atomic_fetch_or(&control_->doorbells[slot / 64], std::uint64_t{1} << (slot % 64), __ATOMIC_SEQ_CST);
+  std::uint64_t& summary = control_->doorbell_summary[slot / 4096];
+  const std::uint64_t summary_bit = std::uint64_t{1} << (slot / 64 % 64);
   if ((__atomic_load_n(&summary, __ATOMIC_SEQ_CST) & summary_bit) == 0)
     __atomic_fetch_or(&summary, summary_bit, __ATOMIC_SEQ_CST);
   if (__atomic_load_n(&control_->asleep, __ATOMIC_SEQ_CST) != 0 &&
@@ -324,18 +328,13 @@ int Device::ring_doorbell(std::uint32_t qp) {
     const std::uint64_t one = 1;
     system_call(SYS_write, kick_fd_.load(std::memory_order_relaxed), &one, sizeof(one));
   }
-  return 0;
 }
 
-// Never weakens what is armed already: "solicited" after "next" stays "next".
 int Device::arm(std::uint32_t cq, bool solicited_only) {
   if (__atomic_load_n(&control_->dead, __ATOMIC_RELAXED) != 0) return EIO;
   if (cq >= emulator::kMaxCqsPerContext || !is_live(records_->cqs[cq].is_live)) return EINVAL;
-  const auto wanted = static_cast<std::uint32_t>(solicited_only ? CqArm::kSolicited : CqArm::kNext);
-  std::uint32_t armed = __atomic_load_n(&control_->cq_arm[cq], __ATOMIC_SEQ_CST);
-  while (armed < wanted && !__atomic_compare_exchange_n(&control_->cq_arm[cq], &armed, wanted, false,
-                                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
-  }
+  if (arm_cq(control_->cq_arm[cq], solicited_only ? CqArm::kSolicited : CqArm::kNext))
+    ring_doorbell(emulator::cq_doorbell(cq));
   return 0;
 }
 

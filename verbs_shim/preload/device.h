@@ -87,7 +87,8 @@ class Device {
 
   int connect(const char* socket_path, int uverbs_number, int open_flags);
   int map_control_area(int memory_fd);
-  int ring_doorbell(std::uint32_t qp);
+  int post_send(std::uint32_t qp);
+  void ring_doorbell(std::uint32_t slot);
   int arm(std::uint32_t cq, bool solicited_only);
   int run(int fd, const void* bytes, std::size_t length_bytes, const void* frame);
   void remember(const UverbsCommand& command, const std::byte* response, std::size_t response_bytes);

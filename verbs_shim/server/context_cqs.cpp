@@ -150,19 +150,15 @@ void Context::forget_cq(const Cq& cq, ib_uverbs_destroy_cq_resp* reported) {
   reported->async_events_reported = async_events;
 }
 
-// The shim arms a CQ by a store of its own; a command that comes all the same means the same, and
-// never weakens what is armed either.
+// The shim arms a CQ by a store of its own; a command that comes all the same means the same.
 void Context::req_notify_cq(const Request& request) {
   const auto wanted = request.call.request<ib_uverbs_req_notify_cq>();
   if (!cqs_.contains(wanted.cq_handle) || wanted.cq_handle >= emulator::kMaxCqsPerContext)
     return host_.fail(request.to, std::errc::invalid_argument);
   auto* const control = reinterpret_cast<emulator::ControlArea*>(memory_->control_area().data());
-  const auto arm = static_cast<std::uint32_t>(wanted.solicited_only != 0 ? emulator::CqArm::kSolicited
-                                                                         : emulator::CqArm::kNext);
-  const std::atomic_ref<std::uint32_t> word(control->cq_arm[wanted.cq_handle]);
-  std::uint32_t armed = word.load();
-  while (armed < arm && !word.compare_exchange_weak(armed, arm)) {
-  }
+  const auto how = wanted.solicited_only != 0 ? emulator::CqArm::kSolicited : emulator::CqArm::kNext;
+  if (emulator::arm_cq(control->cq_arm[wanted.cq_handle], how))
+    ring_doorbell(emulator::cq_doorbell(wanted.cq_handle));
   answer(request);
 }
 
