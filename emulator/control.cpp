@@ -706,7 +706,6 @@ void apply_modify(Shard& shard, Qp& qp, const ModifyQp& command, QpState target,
   if (target == QpState::kRts && from == QpState::kRtr) enter_rts(shard, qp);
   if (target == QpState::kRts && (from == QpState::kSqd || from == QpState::kSqe)) shard.activate(qp);
   if (target == QpState::kSqd && from == QpState::kRts) {
-    qp.drained_raised = false;
     if ((command.mask & kQpEnSqdAsyncNotify) == 0) qp.attributes.en_sqd_async_notify = false;
     qp.attributes.sq_draining = true;
     check_drained(shard, qp);

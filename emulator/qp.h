@@ -145,7 +145,6 @@ struct Qp {
   bool signal_all = false;
   bool is_modifying = false;      // a ModifyQp waits for the neighbour
   bool answers_in_error = false;  // in ERR: what the responder still owes, up to the NAK, is sent
-  bool drained_raised = false;    // SQ_DRAINED was raised in this SQD
   QpAttributes attributes;
   std::uint32_t path_mtu_bytes = 256;
   std::uint16_t ip_identification = 0;

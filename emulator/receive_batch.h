@@ -48,7 +48,6 @@ struct ResponseEffect {
   std::uint32_t done_count = 0;
   bool is_head_done_by_data = false;    // the last of them
   bool is_progress = false;             // something was acknowledged for the first time
-  bool raises_limit = false;            // credits came: more may be sent
   bool restarts = false;                // the cursor went back: the ACK timer starts with the next packet
   WcStatus error = WcStatus::kSuccess;  // of the WQE behind those; the QP goes to ERR
 };

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "emulator/qp_error.h"
 #include "emulator/work_requests.h"
@@ -231,7 +230,7 @@ void commit_unacknowledged(Shard& shard, Qp& qp, const PlannedPacket& packet) {
   r.sq_consumer = qp.sq.ring.after(index);
   qp.sq.ring.store_consumer(r.sq_consumer);
   if (r.send_index != r.sq_fetched) shard.activate(qp);  // one in error waits for its turn
-  if (qp.state == QpState::kSqd) check_drained(shard, qp);
+  check_drained(shard, qp);
 }
 
 void fail_gather(Shard& shard, Qp& qp) {
@@ -244,14 +243,14 @@ void fail_gather(Shard& shard, Qp& qp) {
 namespace {
 
 // Sends again from the oldest unacknowledged packet, once for each gap: the packets that were on their way
-// then report the same gap again. False: the retries are used up.
-bool go_back(Qp& qp, ResponseEffect& effect) {
+// then report the same gap again.
+void go_back(Qp& qp, ResponseEffect& effect) {
   Requester& r = qp.requester;
-  if (r.went_back && r.went_back_psn == r.oldest_unacked_psn) return true;
+  if (r.went_back && r.went_back_psn == r.oldest_unacked_psn) return;
   if (r.retries_left == 0) {
     effect.error = WcStatus::kRetryExceeded;
     qp.failed = true;
-    return false;
+    return;
   }
   --r.retries_left;
   r.went_back = true;
@@ -260,7 +259,6 @@ bool go_back(Qp& qp, ResponseEffect& effect) {
   r.send_psn = r.oldest_unacked_psn;
   r.packets_since_ack_request = 0;
   effect.restarts = true;
-  return true;
 }
 
 void fail(Qp& qp, ResponseEffect& effect, WcStatus status) {
@@ -447,17 +445,20 @@ DropReason decide_atomic_response(Shard& shard, Qp& qp, const proto::RoceView& v
   return DropReason::kAccepted;
 }
 
-// True: more may be sent than before. Receives that were posted stay so, hence an ACK that grants less than
-// one before it (its code is rounded down, or it comes late) takes nothing back.
-bool take_credits(Requester& r, const proto::Aeth& aeth) {
-  if (aeth.syndrome.kind() != proto::Syndrome::Kind::kAck) return false;
+// Receives that were posted stay so, hence an ACK that grants less than one before it (its code is rounded
+// down, or it comes late) takes nothing back. Nothing waits for credits alone: what lacks them goes as a
+// probe, and what waits behind a probe waits for its acknowledgement.
+void take_credits(Requester& r, const proto::Aeth& aeth) {
+  if (aeth.syndrome.kind() != proto::Syndrome::Kind::kAck) return;
   const std::optional<std::uint32_t> credits = aeth.syndrome.credits().messages();
-  if (!credits.has_value()) return std::exchange(r.is_credit_limited, false);
+  if (!credits.has_value()) {
+    r.is_credit_limited = false;
+    return;
+  }
   const proto::Msn limit = aeth.msn.plus(*credits);
-  if (r.is_credit_limited && r.credit_limit.distance_to(limit) <= 0) return false;
+  if (r.is_credit_limited && r.credit_limit.distance_to(limit) <= 0) return;
   r.credit_limit = limit;
   r.is_credit_limited = true;
-  return true;
 }
 
 }  // namespace
@@ -472,8 +473,7 @@ DropReason decide_response(Shard& shard, Qp& qp, const proto::RoceView& view, Re
   const Operation operation = view.opcode_info().operation;
   const bool is_awaited = steps(r.oldest_unacked_psn, psn) < r.in_flight();
   const bool is_old = !is_awaited && r.oldest_unacked_psn.distance_to(psn) < 0;
-  if ((is_awaited || is_old) && view.opcode_info().has(proto::Extension::kAeth))
-    effect.raises_limit = take_credits(r, view.aeth());
+  if ((is_awaited || is_old) && view.opcode_info().has(proto::Extension::kAeth)) take_credits(r, view.aeth());
   if (!is_awaited) {
     if (operation != Operation::kAcknowledge)
       return is_old ? DropReason::kStaleAck : DropReason::kUnexpectedResponse;
@@ -483,7 +483,7 @@ DropReason decide_response(Shard& shard, Qp& qp, const proto::RoceView& view, Re
     return decide_acknowledge(shard, qp, psn, view.aeth().syndrome, effect, now);
   }
   // Data: it acknowledges every request before it, and must be the next data that is awaited.
-  if (!acknowledge_before(qp, psn, effect) || psn != r.oldest_unacked_psn) {
+  if (!acknowledge_before(qp, psn, effect)) {
     go_back(qp, effect);
     return DropReason::kOutOfSequence;
   }
@@ -539,9 +539,9 @@ void apply_response(Shard& shard, Qp& qp, const ReceivedPacket& packet, Time now
       start_ack_timer(qp, now);
     }
   }
-  if (effect.restarts || effect.is_progress || effect.raises_limit) {
+  if (effect.restarts || effect.is_progress) {
     shard.activate(qp);
-    if (qp.state == QpState::kSqd) check_drained(shard, qp);
+    check_drained(shard, qp);
   }
 }
 
@@ -589,10 +589,9 @@ void on_requester_timer(Shard& shard, Qp& qp, Time now) {
 
 void check_drained(Shard& shard, Qp& qp) {
   const Requester& r = qp.requester;
-  if (qp.drained_raised || r.oldest_unacked_psn != r.next_psn) return;
+  if (!qp.attributes.sq_draining || r.oldest_unacked_psn != r.next_psn) return;
   // A message that was begun is finished first.
   if (r.send_index != r.sq_fetched && r.send_psn != qp.sq[r.send_index].first_psn) return;
-  qp.drained_raised = true;
   qp.attributes.sq_draining = false;
   if (qp.attributes.en_sqd_async_notify) shard.events.raise(qp.events, EventKind::kSqDrained);
 }

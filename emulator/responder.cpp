@@ -423,10 +423,6 @@ void note_fatal(RequestEffect& effect, Responder& r, const Check& check) {
     r.has_receive = false;
     effect.completes_receive = true;
     effect.status = check.status;
-    effect.opcode = WcOpcode::kReceive;
-    effect.byte_len = 0;
-    effect.tail = MessageTail::kNone;
-    effect.wakes = true;
   } else {
     effect.raises_event = true;
     effect.event = event_of(check.code);
@@ -473,8 +469,8 @@ DropReason decide_expected(const Request& q) {
 DropReason decide_unreliable(const Request& q) {
   Responder& r = q.r();
   const bool goes_on = r.in_message && q.view.bth.psn == r.expected_psn && q.info.operation == r.message;
-  if (q.info.starts_message() || !goes_on) r.in_message = false;
   if (!q.info.starts_message() && !goes_on) {
+    r.in_message = false;
     ++q.shard.nic_of(q.qp).counters.out_of_sequence;
     return DropReason::kOutOfSequence;
   }

@@ -173,6 +173,72 @@ TEST_CASE("query_qp gives back what was set") {
   CHECK(got.capabilities.max_inline_bytes == 128);
 }
 
+namespace {
+
+// With the rings of another one, which nobody uses: for commands that are refused or counted.
+std::errc create_qp(Bench& bench, Connection& like, const QpCapabilities& capabilities,
+                    std::size_t send_ring_bytes = ~std::size_t{0},
+                    std::size_t recv_ring_bytes = ~std::size_t{0}) {
+  CreateQp create;
+  create.pd = bench.client().pd();
+  create.send_cq = create.recv_cq = like.cq->handle();
+  create.type = static_cast<std::uint32_t>(QpType::kRc);
+  create.capabilities = capabilities;
+  create.send_ring = like.qp->send_ring().bytes();
+  create.recv_ring = like.qp->recv_ring().bytes();
+  create.send_ring = create.send_ring.first(std::min(create.send_ring.size(), send_ring_bytes));
+  create.recv_ring = create.recv_ring.first(std::min(create.recv_ring.size(), recv_ring_bytes));
+  return bench.client().transact(create).error;
+}
+
+}  // namespace
+
+TEST_CASE("Q16: no more QPs and CQs than the device has, nor more private memory than a client's share") {
+  BenchOptions options;
+  constexpr QpCapabilities kSmall{4, 4, 1, 1, 0};
+  SECTION("QPs") {
+    options.limits.max_qp = 2;
+    Bench bench(options);
+    Connection first = bench.connect();
+    CHECK(create_qp(bench, first, kSmall) == std::errc{});
+    CHECK(create_qp(bench, first, kSmall) == std::errc::not_enough_memory);
+    CHECK(bench.client().destroy(*first.qp).error == std::errc{});
+    CHECK(create_qp(bench, first, kSmall) == std::errc{});
+  }
+  SECTION("CQs") {
+    options.limits.max_cq = 3;
+    Bench bench(options);
+    Connection first = bench.connect();  // it has two
+    sim::RingMemory ring(cq_ring_shape(3).bytes());
+    const CreateCq create{ring.bytes(), 4, 1, 1};
+    CHECK(bench.client().transact(create).error == std::errc{});
+    CHECK(bench.client().transact(create).error == std::errc::not_enough_memory);
+  }
+  SECTION("private memory") {
+    options.context_memory_bytes = 1 << 20;
+    Bench bench(options);
+    Connection first = bench.connect();
+    std::errc error{};
+    int made = 0;
+    for (; error == std::errc{} && made < 1000; ++made)
+      error = create_qp(bench, first, {64, 64, 4, 4, 0});
+    CHECK(error == std::errc::not_enough_memory);
+    CHECK(made > 10);
+    CHECK(bench.client().destroy(*first.qp).error == std::errc{});
+    CHECK(create_qp(bench, first, {64, 64, 4, 4, 0}) == std::errc{});
+  }
+}
+
+TEST_CASE("S04: a ring that is smaller than its shape is refused") {
+  Bench bench;
+  Connection like = bench.connect();
+  constexpr QpCapabilities kCap{4, 4, 1, 1, 0};
+  const std::size_t send = send_ring_shape(kCap).bytes(), recv = recv_ring_shape(kCap).bytes();
+  CHECK(create_qp(bench, like, kCap, send - 1, recv) == std::errc::invalid_argument);
+  CHECK(create_qp(bench, like, kCap, send, recv - 1) == std::errc::invalid_argument);
+  CHECK(create_qp(bench, like, kCap, send, recv) == std::errc{});
+}
+
 TEST_CASE("Q13: what is not offered is refused") {
   Bench bench;
   Connection qp = bench.connect();

@@ -621,6 +621,47 @@ TEST_CASE("address handles: the reply waits for the neighbour") {
   }
 }
 
+TEST_CASE("commands that wait for neighbours: each is answered when its own is") {
+  Bench bench({.knows_peer = false});
+  sim::Client& client = bench.client();
+  Connection first = bench.connect({.state = QpState::kInit});
+  Connection second = bench.connect({.state = QpState::kInit});
+  AddressVector silent = bench.peer_av();
+  silent.dgid.bytes[15] = 77;
+  const auto modify = [&](const Connection& qp, const AddressVector& av) {
+    ModifyQp command{
+        qp.qp->handle(),
+        kQpState | kQpAv | kQpPathMtu | kQpDestQpn | kQpRqPsn | kQpMaxDestRdAtomic | kQpMinRnrTimer,
+        {}};
+    command.attributes.state = QpState::kRtr;
+    command.attributes.av = av;
+    command.attributes.path_mtu_code = 1;
+    command.attributes.dest_qpn = proto::Qpn{kPeerQpn};
+    return bench.submit_only({client.context(), command});
+  };
+  const auto create = [&](const AddressVector& av) {
+    return bench.submit_only({client.context(), CreateAh{client.pd(), av}});
+  };
+  const CommandId waiting[] = {modify(first, silent), create(silent)};
+  const CommandId answered[] = {modify(second, bench.peer_av()), create(bench.peer_av())};
+  bench.receive({arp_reply()});
+  for (const CommandId id : answered) {
+    const auto reply = bench.poll_reply(id);
+    REQUIRE(reply.has_value());
+    CHECK(reply->error == std::errc{});
+  }
+  for (const CommandId id : waiting)
+    CHECK_FALSE(bench.poll_reply(id).has_value());
+  bench.advance(std::chrono::seconds(4));
+  for (const CommandId id : waiting) {
+    const auto reply = bench.poll_reply(id);
+    REQUIRE(reply.has_value());
+    CHECK(reply->error == std::errc::timed_out);
+  }
+  CHECK(first.qp->state() == QpState::kInit);
+  CHECK(second.qp->state() == QpState::kRtr);
+}
+
 TEST_CASE("address handles: multicast MACs are computed, never asked for") {
   Bench bench;
   AddressVector av = bench.peer_av();

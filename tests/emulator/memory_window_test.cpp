@@ -94,6 +94,22 @@ TEST_CASE("a window grants its part of the region and its rights, under the new 
   CHECK(s.qp.qp->state() == QpState::kErr);
 }
 
+TEST_CASE("the whole variant of a window's key is its owner's to choose") {
+  WindowStage s;
+  sim::Mw mw = s.bench.client().alloc_mw(MwType::kType2);
+  sim::SendWr wr = s.bind(mw);
+  wr.binding.new_key = proto::Rkey{mw.rkey.value() ^ 0xFF};
+  SECTION("all of its bits") {
+    s.bound(mw, wr);
+    s.bench.send(s.qp, s.write(100, mw.rkey, s.mr.iova + 0x100));
+    s.bench.expect({.opcode = Opcode::kRcAcknowledge, .psn = 100, .is_ack = true});
+  }
+  SECTION("and no more") {
+    wr.binding.new_key = proto::Rkey{mw.rkey.value() ^ 0x100};
+    s.refused(wr);
+  }
+}
+
 TEST_CASE("a window's key is no L_Key") {
   WindowStage s;
   sim::Mw mw = s.bench.client().alloc_mw(MwType::kType1);

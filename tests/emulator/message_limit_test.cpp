@@ -12,7 +12,7 @@ constexpr std::uint32_t kLongest = 2 * kMtu + 100;
 
 Bench bench_with_limit(std::uint32_t max_message_bytes) {
   BenchOptions options;
-  options.max_message_bytes = max_message_bytes;
+  options.limits.max_message_bytes = max_message_bytes;
   return Bench(options);
 }
 

@@ -182,6 +182,14 @@ TEST_CASE("neighbour discovery: solicit, be answered, know") {
     (void)cache.on_frame(answer(0x20000000, kPeer));
     CHECK_FALSE(cache.lookup(gid("fd00::1234:5678")).has_value());
   }
+  SECTION("with another option before the address") {
+    Bytes message = nd_message(136, "fd00::1234:5678", 0x60000000, &kPeer);
+    message.insert(message.begin() + 24, 16, std::byte{0});
+    proto::store_u8(message.data() + 24, 14);  // a nonce
+    proto::store_u8(message.data() + 25, 2);
+    (void)cache.on_frame(icmpv6(kOwn, kPeer, "fd00::1234:5678", "fd00::1", message));
+    CHECK(cache.lookup(gid("fd00::1234:5678")) == kPeer);
+  }
   SECTION("not from beyond a router") {
     const Bytes far = icmpv6(kOwn, kPeer, "fd00::1234:5678", "fd00::1",
                              nd_message(136, "fd00::1234:5678", 0x60000000, &kPeer), 254);
@@ -393,6 +401,13 @@ TEST_CASE("off link: by the gateway of the family, else unreachable") {
     }
     CHECK_FALSE(cache.has_frame());
     CHECK(cache.request(gid("fe80::77"), kStart) == NeighbourState::kPending);  // always on link
+  }
+  SECTION("no address to ask the gateway from") {
+    config.addresses = {{gid("fd00::1"), 64}};
+    config.gateway = gid("10.0.0.254");
+    NeighbourCache cache(config, seconds(1), true);
+    CHECK(cache.request(gid("10.0.1.2"), kStart) == NeighbourState::kUnreachable);
+    CHECK_FALSE(cache.has_frame());
   }
   SECTION("gateway") {
     config.gateway = gid("10.0.0.254");

@@ -850,3 +850,35 @@ TEST_CASE("RTR to an unknown neighbour waits for it, and others do not wait") {
     bench.advance(seconds(4));
   }
 }
+
+TEST_CASE("a timer is due at the deadline that the engine names, not later") {
+  Bench bench;
+  Connection qp = bench.connect({.timeout = 10});
+  SECTION("of the ACK") { bench.post(qp, rdma(qp, 1, sim::kWrWrite, 4)); }
+  SECTION("of an RNR NAK") {
+    bench.post(qp, send(qp, 1, 4));
+    bench.send(qp, nak(1000, rnr(1)));
+  }
+  REQUIRE(bench.take().has_value());
+  const Time due = bench.engine().next_deadline();
+  REQUIRE(bench.advance_until_sent(seconds(1)));
+  CHECK(bench.take()->at == due);
+}
+
+TEST_CASE("the longest READ takes half of the PSN space, and what follows waits [IBTA 9.7.2]") {
+  constexpr std::uint32_t kHalfOfAll = 1U << 23;
+  constexpr std::uint32_t kBytes = kHalfOfAll * kMtu;
+  Bench bench;
+  sim::Client& client = bench.client();
+  Connection qp = bench.connect();
+  const std::uint64_t address = client.allocate(64);  // the rest is not touched
+  const auto region = client.transact(
+      emulator::RegMr{client.pd(), client.space(), address, kBytes, address, emulator::kAccessLocalWrite});
+  REQUIRE(region.error == std::errc{});
+  sim::SendWr read = rdma(qp, 1, sim::kWrRead, 4);
+  read.sges = {{address, kBytes, std::get<emulator::RegMrReply>(region.body).lkey}};
+  bench.post(qp, read);
+  bench.expect({.opcode = Opcode::kRcReadRequest, .psn = 1000, .length = kBytes});
+  bench.post(qp, rdma(qp, 2, sim::kWrWrite, 4));
+  bench.expect_nothing();
+}

@@ -819,3 +819,21 @@ TEST_CASE("ATOMICs: one more than max_dest_rd_atomic in a burst is NAKed behind 
   bench.expect({.opcode = Opcode::kRcAcknowledge, .psn = 102, .syndrome = kNakInvalid});
   bench.expect_nothing();
 }
+
+TEST_CASE("two READs in one burst of responses: the memory of one fails, the other is answered") {
+  Bench bench;
+  Connection bad = bench.connect();
+  Connection good = bench.connect({.peer_qpn = 0x333});
+  bench.memory().set_fault(
+      [&](std::uint64_t, const emulator::MemoryOp& op) { return op.address == bad.mr.iova; });
+  const auto read = [&](const Connection& qp) {
+    return bench.frame(qp, {.opcode = Opcode::kRcReadRequest,
+                            .psn = 100,
+                            .va = qp.mr.iova,
+                            .rkey = qp.mr.rkey.value(),
+                            .length = 8});
+  };
+  bench.receive({read(bad), read(good)});
+  bench.expect({.opcode = Opcode::kRcReadResponseOnly, .psn = 100, .dqpn = 0x333});
+  bench.expect({.opcode = Opcode::kRcAcknowledge, .psn = 100, .syndrome = kNakOperational, .dqpn = kPeerQpn});
+}

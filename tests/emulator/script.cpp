@@ -106,7 +106,8 @@ Bench::Bench(const BenchOptions& options) : options_(options) {
   config.window_packets = options.window_packets;
   config.transmit_burst = options.transmit_burst;
   config.daemon_gap = options.daemon_gap;
-  config.limits.max_message_bytes = options.max_message_bytes;
+  config.limits = options.limits;
+  config.context_memory_bytes = options.context_memory_bytes;
   NicConfig nic;
   nic.name = "rxe0";
   nic.mac = kOwnMac;

@@ -83,7 +83,8 @@ struct BenchOptions {
   bool answers_neighbours = true;
   bool ipv6 = false;
   std::uint32_t mtu_bytes = 4200;
-  std::uint32_t max_message_bytes = emulator::DeviceLimits{}.max_message_bytes;
+  emulator::DeviceLimits limits{};
+  std::uint64_t context_memory_bytes = emulator::EngineConfig{}.context_memory_bytes;
   std::uint32_t shard = 0, shard_count = 1;
 };
 

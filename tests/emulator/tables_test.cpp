@@ -18,6 +18,16 @@ namespace {
 
 constexpr std::uint64_t kSeed[4] = {7, 7, 7, 7};
 
+TEST_CASE("a key that is drawn has an upper part that no other has, and that is not 0") {
+  KeyTable keys;
+  MemoryGrant taken;
+  taken.key = 0x1234'5600;
+  keys.insert(taken);
+  const std::uint32_t dice[] = {0x0000'00AB, 0x1234'56CD, 0x0000'01EF};
+  const std::uint32_t* next = dice;
+  CHECK(keys.draw([&] { return *next++; }) == 0x0000'01EF);
+}
+
 TEST_CASE("FlatTable finds exactly what a map would") {
   Dice dice{kSeed, 1};
   FlatTable<int> table;

@@ -145,6 +145,41 @@ TEST_CASE("UC: SQD finishes the message that was begun, then says so") {
   bench.expect({.opcode = Opcode::kUcSendOnly, .psn = kOurPsn + 5});
 }
 
+TEST_CASE("UC: the region of a SEND goes amid the message") {
+  Bench bench({.transmit_burst = 2});
+  Connection qp = connect(bench);
+  REQUIRE(qp.qp->queue_send(send_of(qp, 3 * kMtu, 1)));
+  REQUIRE(qp.qp->ring_doorbell());
+  bench.engine().on_doorbells(bench.now());
+  bench.transmit_once();
+  bench.client().dereg_mr(qp.mr);
+  bench.pass();
+  bench.expect({.opcode = Opcode::kUcSendFirst, .psn = kOurPsn});
+  bench.expect({.opcode = Opcode::kUcSendMiddle, .psn = kOurPsn + 1});
+  bench.expect_nothing();
+  bench.expect(qp, {.wr_id = 1, .status = sim::kWcLocalProtection});
+  CHECK(qp.qp->state() == QpState::kSqe);
+}
+
+TEST_CASE("UC: SQD holds what is in error, RTS tells it") {
+  Bench bench;
+  Connection qp = connect(bench);
+  sim::SendWr bad = send_of(qp, 4, 2);
+  bad.sges[0].lkey = proto::Lkey{0x77};
+  REQUIRE(qp.qp->queue_send(send_of(qp, 4, 1)));
+  REQUIRE(qp.qp->queue_send(bad));
+  REQUIRE(qp.qp->ring_doorbell());
+  bench.engine().on_doorbells(bench.now());
+  bench.transmit_once();  // looks at the second, whose turn it is not yet
+  REQUIRE(bench.client().to_state(*qp.qp, QpState::kSqd) == std::errc{});
+  bench.expect(qp, {.wr_id = 1});
+  bench.expect_no_completion(qp);
+  REQUIRE(bench.client().to_state(*qp.qp, QpState::kRts) == std::errc{});
+  bench.pass();
+  bench.expect(qp, {.wr_id = 2, .status = sim::kWcLocalProtection});
+  CHECK(qp.qp->state() == QpState::kSqe);
+}
+
 // ---- responder -------------------------------------------------------------------------------------
 
 TEST_CASE("UC: a SEND and a WRITE of several packets arrive; nothing is answered [W08]") {

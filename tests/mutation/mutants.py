@@ -127,7 +127,7 @@ def visit(rewriter, cursor, path):
         for child in list(cursor.get_children())[1:] if kind == cindex.CursorKind.CASE_STMT else []:
             visit(rewriter, child, path)
         return
-    if kind == cindex.CursorKind.VAR_DECL:
+    if kind in (cindex.CursorKind.VAR_DECL, cindex.CursorKind.DECL_STMT):  # of several, only the first has the word
         words = [token.spelling for token in cursor.get_tokens()][:4]
         if "constexpr" in words:
             return
