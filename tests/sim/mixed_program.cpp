@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -24,8 +25,11 @@ constexpr std::uint32_t kMaxMessage = 8000, kTagBytes = 8, kGrhBytes = 40;
 constexpr std::uint32_t kSlotBytes = 9000, kSlots = 160;  // of a party, for sends and receives
 constexpr std::uint32_t kTargetBytes = 48 * 1024;         // what a peer reads and writes
 constexpr std::uint32_t kQueue = 24;
-constexpr proto::Qkey kQkey{0x1234};
-constexpr Duration kHang = seconds(40);  // of virtual time without a completion
+constexpr proto::Qkey kQkey{0x1234}, kGsiQkey{0x80010000};
+constexpr std::uint32_t kOwnQkeyBit = 0x80000000;
+constexpr std::uint32_t kMadBytes = 256;        // the most that QP1 sends
+constexpr Duration kHang = seconds(40);         // of virtual time without a completion
+constexpr Duration kWakes = milliseconds(200);  // many times the longest pause of a daemon
 
 struct End;
 
@@ -34,14 +38,20 @@ struct Party {
   unsigned host = 0, nic = 0;
   Client* client = nullptr;
   std::unique_ptr<Cq> cq;
-  std::vector<RingMemory> old_rings;  // of the CQ; not to be touched
+  std::vector<RingMemory> old_rings;  // of the CQ and the SRQ; not to be touched
   std::unique_ptr<Srq> srq;
+  std::uint32_t srq_max_wr = kQueue * 2;
+  std::uint32_t srq_limit = 0;   // armed; 0: no event is to come
+  std::uint32_t srq_posted = 0;  // as last seen; fewer now means that some were taken
   Mr arena;
   std::vector<std::uint32_t> free_slots;
-  Mr counter;                            // that peers add to
-  std::vector<std::uint64_t> originals;  // what they got
-  std::uint64_t uncertain = 0;           // additions that may have been executed
-  bool is_armed = false;
+  Mr counter;                              // that peers add to
+  std::vector<std::uint64_t> originals;    // what they got
+  std::uint64_t uncertain = 0;             // additions that may have been executed
+  bool is_armed = false, is_told = false;  // told: by an event, and has not polled since
+  std::size_t unread_at_arm = 0;
+  bool is_asleep = false;  // does nothing until an event comes
+  Time asleep_since{};
 };
 
 // What a receive must find.
@@ -73,6 +83,7 @@ struct Pending {
   std::uint32_t length = 0;
   std::uint64_t tag = 0;          // what the slot holds
   std::vector<std::byte> brings;  // what a READ or CMP_SWAP does
+  std::optional<AhHandle> ah;     // of a datagram
   std::uint32_t offset = 0;       // of a READ
   bool is_local = false;          // bind or invalidation: no slot
 };
@@ -181,7 +192,10 @@ class MixedProgram {
     for (unsigned i = 0; i < connections; ++i)
       connect();
     for (const std::unique_ptr<Party>& party : parties_) {
-      if (random_.chance(500'000)) add_datagram_end(*party);
+      if (random_.chance(500'000)) add_datagram_end(*party, QpType::kUd);
+    }
+    for (std::size_t i = 0; i < parties_.size(); i += config_.shards) {  // QP1 is on shard 0
+      if (random_.chance(500'000)) add_datagram_end(*parties_[i], QpType::kGsi);
     }
   }
 
@@ -192,7 +206,7 @@ class MixedProgram {
     party.nic = nic;
     party.client = &world_->add_client(host, shard, nic);
     party.cq = party.client->create_cq(4000);
-    party.srq = party.client->create_srq(kQueue * 2);
+    party.srq = party.client->create_srq(party.srq_max_wr);
     party.arena = party.client->new_mr(kSlots * kSlotBytes);
     for (std::uint32_t i = 0; i < kSlots; ++i)
       party.free_slots.push_back(i);
@@ -263,13 +277,16 @@ class MixedProgram {
     add_target(b);
   }
 
-  void add_datagram_end(Party& party) {
-    End& end = add_end(party, QpType::kUd, "UD");
+  static proto::Qkey qkey_of(QpType type) { return type == QpType::kGsi ? kGsiQkey : kQkey; }
+
+  void add_datagram_end(Party& party, QpType type) {
+    End& end = add_end(party, type, type == QpType::kGsi ? "GSI" : "UD");
     for (const QpState state : {QpState::kInit, QpState::kRtr, QpState::kRts}) {
-      const std::errc error = party.client->to_datagram_state(*end.qp, state, kQkey, proto::Psn{0xFFFFF0});
+      const std::errc error =
+          party.client->to_datagram_state(*end.qp, state, qkey_of(type), proto::Psn{0xFFFFF0});
       if (error != std::errc{}) fail(&end, "a transition is refused");
     }
-    end.in_group = random_.chance(600'000);
+    end.in_group = type == QpType::kUd && random_.chance(600'000);
     if (end.in_group &&
         party.client->transact(AttachMulticast{end.qp->handle(), group()}).error != std::errc{}) {
       fail(&end, "attaching is refused");
@@ -370,9 +387,8 @@ class MixedProgram {
         is_made = make_unreliable(end, wr, pending);
         break;
       case QpType::kUd:
-        is_made = make_datagram(end, wr, pending);
-        break;
       case QpType::kGsi:
+        is_made = make_datagram(end, wr, pending);
         break;
     }
     if (!is_made) return;
@@ -552,15 +568,19 @@ class MixedProgram {
   bool make_datagram(End& end, SendWr& wr, Pending& pending) {
     std::vector<End*> others;
     for (const std::unique_ptr<End>& one : ends_) {
-      if (one->type == QpType::kUd && one.get() != &end && one->party->host != end.party->host)
-        others.push_back(one.get());
+      if (one->type == end.type && one->party->host != end.party->host) others.push_back(one.get());
     }
-    const bool to_group = others.empty() || random_.chance(300'000);
+    const bool is_gsi = end.type == QpType::kGsi;
+    if (is_gsi && others.empty()) {
+      end.to_post = 0;  // nobody to talk to
+      return false;
+    }
+    const bool to_group = others.empty() || (!is_gsi && random_.chance(300'000));
     Datagram datagram;
     datagram.source = &end;
     datagram.destination = to_group ? nullptr : others[random_.index(others.size())];
     datagram.ipv6 = !to_group && random_.chance(400'000);
-    pending.length = std::min(pending.length, proto::bytes_of(mtu_));
+    pending.length = std::min(pending.length, is_gsi ? kMadBytes : proto::bytes_of(mtu_));
     datagram.message = {pending.tag, pending.length};
     datagram.message.has_immediate = random_.chance(500'000);
     wr.opcode = datagram.message.has_immediate ? kWrSendImm : kWrSend;
@@ -573,8 +593,12 @@ class MixedProgram {
       return false;
     }
     wr.ah = ah->second;
+    pending.ah = ah->second;
     wr.remote_qpn = to_group ? proto::kQpnMulticast : datagram.destination->qp->qpn();
-    wr.remote_qkey = kQkey;
+    // With its top bit set it asks for the QP's own.
+    wr.remote_qkey = random_.chance(500'000)
+                         ? qkey_of(end.type)
+                         : proto::Qkey{kOwnQkeyBit | static_cast<std::uint32_t>(random_.next())};
     send_from_slot(end, wr, pending);
     datagrams_[pending.tag] = std::move(datagram);
     return true;
@@ -674,9 +698,8 @@ class MixedProgram {
       case QpType::kUc:
         return receive_unreliable(end, cqe, bytes);
       case QpType::kUd:
-        return receive_datagram(end, receive, cqe, bytes);
       case QpType::kGsi:
-        return;
+        return receive_datagram(end, receive, cqe, bytes);
     }
   }
 
@@ -763,9 +786,11 @@ class MixedProgram {
   }
 
   void poll(Party& party) {
-    bool found = false;
+    hear(party);
+    party.is_told = party.is_asleep = false;  // what it reads needs no event
+    std::size_t found = 0;
     while (const std::optional<RingCqe> cqe = party.cq->poll()) {
-      found = true;
+      ++found;
       last_progress_ = world_->now();
       world_->mix(cqe->wr_id * 64 + cqe->status);
       const auto of = by_qpn_.find({&party, cqe->qp_num});
@@ -781,32 +806,70 @@ class MixedProgram {
       }
       if (!result_.ok()) return;
     }
-    if (found && party.is_armed) check_event(party);
-    if (!party.is_armed && random_.chance(100'000)) {
-      party.client->arm(*party.cq, CqArm::kNext);
-      party.is_armed = true;
-    }
+    // What was there when it was armed may have been read before the engine looked.
+    const std::size_t old = std::min(found, party.unread_at_arm);
+    party.unread_at_arm -= old;
+    if (party.is_armed && found > old) fail(nullptr, "an armed CQ has a completion and raises no event");
+    if (!party.is_armed && random_.chance(100'000)) arm(party);
   }
 
-  void check_event(Party& party) {
+  void arm(Party& party) {
+    party.client->arm(*party.cq, CqArm::kNext);
+    party.is_armed = true;
+    party.unread_at_arm = party.cq->pending();
+  }
+
+  // The events of its context so far, each of which was asked for.
+  void hear(Party& party) {
     std::vector<Event>& events = world_->events(party.host);
-    const auto event = std::find_if(events.begin(), events.end(), [&](const Event& one) {
-      return one.kind == EventKind::kCompletion && one.context == party.client->context();
+    const auto others = std::stable_partition(events.begin(), events.end(), [&](const Event& one) {
+      return one.context != party.client->context();
     });
-    if (event == events.end()) return fail(nullptr, "an armed CQ has a completion and raises no event");
-    events.erase(event);
-    party.is_armed = false;
+    const std::vector<Event> heard(others, events.end());
+    events.erase(others, events.end());
+    for (const Event& one : heard) {
+      world_->mix(static_cast<std::uint64_t>(one.kind));
+      if (one.kind == EventKind::kCompletion) {
+        if (!party.is_armed) return fail(nullptr, "a CQ raises an event that nobody asked for");
+        party.is_told = true;
+        party.is_armed = party.is_asleep = false;
+        party.unread_at_arm = 0;
+      } else if (one.kind == EventKind::kSrqLimitReached) {
+        if (party.srq_limit == 0) return fail(nullptr, "an SRQ raises an event, and no limit is armed");
+        // Receives are posted after this only.
+        if (party.srq->posted() >= party.srq_limit)
+          return fail(nullptr, "an SRQ raises its limit event with as many receives left");
+        party.srq_limit = 0;
+      }
+    }
+    const bool were_taken = party.srq->posted() < std::exchange(party.srq_posted, party.srq->posted());
+    if (were_taken && party.srq->posted() < party.srq_limit)
+      fail(nullptr, "an SRQ has fewer receives than its limit, and raises no event");
+  }
+
+  // Polls, or arms the CQ without a look and sleeps: what came since the last poll must wake it at once.
+  void listen(Party& party) {
+    hear(party);
+    const bool may_sleep = !party.is_armed && !party.is_told && party.cq->pending() != 0;
+    if (may_sleep && random_.chance(100'000)) {
+      arm(party);
+      party.is_asleep = true;
+      party.asleep_since = world_->now();
+    }
+    if (!party.is_asleep) return poll(party);
+    if (world_->now() - party.asleep_since > kWakes)
+      fail(nullptr, "a CQ is armed over unread completions and raises no event");
   }
 
   // ---- what the application does, between the steps
 
   Time application(Time now) {
     for (const std::unique_ptr<Party>& party : parties_) {
-      poll(*party);
+      listen(*party);
       if (!result_.ok()) return kNever;
     }
     for (const std::unique_ptr<End>& end : ends_) {
-      if (end->is_gone) continue;
+      if (end->is_gone || end->party->is_asleep) continue;
       for (int i = 0; i < 4 && random_.chance(eagerness_) && result_.ok(); ++i)
         post(*end);
       if (!end->is_broken && !end->uses_srq && random_.chance(eagerness_ / 2)) {
@@ -815,9 +878,10 @@ class MixedProgram {
       }
     }
     for (const std::unique_ptr<Party>& party : parties_) {
-      if (!random_.chance(eagerness_ / 2)) continue;
+      if (party->is_asleep || !random_.chance(eagerness_ / 2)) continue;
       for (std::size_t i = random_.index(6) + 1; i != 0; --i)
         post_receive(*party, nullptr);
+      party->srq_posted = party->srq->posted();
     }
     const bool wants = std::any_of(ends_.begin(), ends_.end(), [](const std::unique_ptr<End>& end) {
       return !end->is_gone && (end->to_post != 0 || !end->expected.empty());
@@ -835,9 +899,65 @@ class MixedProgram {
       party.old_rings.push_back(party.client->resize(*party.cq, random_.between32(3000, 8000)));
       fill_noise(random_, party.old_rings.back().bytes());
     }
+    if (random_.chance(200'000)) change_srq(*parties_[random_.index(parties_.size())]);
+    if (random_.chance(100'000) && !handles_.empty()) {
+      auto one = handles_.begin();
+      std::advance(one, static_cast<std::ptrdiff_t>(random_.index(handles_.size())));
+      retired_handles_.emplace_back(one->first.first, one->second);
+      handles_.erase(one);  // the next datagram makes another
+    }
+    destroy_handles();
     if (random_.chance(10'000)) break_connection();
     for (const std::unique_ptr<End>& end : ends_) {
       if (end->is_broken && !end->is_gone && end->peer != nullptr) bury(*end);
+    }
+  }
+
+  // Moves it, or arms its limit. What does not fit is refused, and changes nothing.
+  void change_srq(Party& party) {
+    hear(party);  // by now; the command comes next
+    if (!result_.ok()) return;
+    const std::uint32_t limit_now = party.srq_limit;
+    const CommandReply reply = party.client->transact(QuerySrq{party.srq->handle()});
+    hear(party);
+    if (!result_.ok()) return;
+    const QuerySrqReply& now = std::get<QuerySrqReply>(reply.body);
+    if (now.max_wr != party.srq_max_wr || now.limit != limit_now)
+      return fail(nullptr, "query_srq tells another size or limit");
+    const std::uint32_t posted = party.srq->posted();
+    if (random_.chance(500'000)) {
+      const std::uint32_t max_wr = random_.between32(4, kQueue * 4);
+      const bool fits = max_wr >= posted && max_wr >= party.srq_limit;
+      RingMemory old;
+      const std::errc error = party.srq->resize(*party.client, max_wr, &old);
+      if ((error == std::errc{}) != fits) return fail(nullptr, "resizing an SRQ is judged wrongly");
+      if (!fits) return;
+      party.srq_max_wr = max_wr;
+      party.old_rings.push_back(std::move(old));
+      fill_noise(random_, party.old_rings.back().bytes());
+    } else {
+      const std::uint32_t limit = random_.between32(0, party.srq_max_wr + 1);
+      const bool fits = limit <= party.srq_max_wr;
+      if (fits) party.srq_limit = limit;
+      if ((party.srq->set_limit(*party.client, limit) == std::errc{}) != fits)
+        return fail(nullptr, "the limit of an SRQ is judged wrongly");
+    }
+  }
+
+  // A handle goes when no send uses it, though what was sent by it may be under way.
+  void destroy_handles() {
+    for (const auto& [party, ah] : std::exchange(retired_handles_, {})) {
+      const bool is_used =
+          std::any_of(ends_.begin(), ends_.end(), [&, party = party, ah = ah](const auto& end) {
+            return end->party == party &&
+                   std::any_of(end->pending.begin(), end->pending.end(), [&](const Pending& one) {
+                     return one.ah.has_value() && one.ah->value == ah.value;
+                   });
+          });
+      if (is_used)
+        retired_handles_.emplace_back(party, ah);
+      else if (party->client->destroy(ah) != std::errc{})
+        return fail(nullptr, "destroying an address handle is refused");
     }
   }
 
@@ -934,6 +1054,15 @@ class MixedProgram {
       if (party->cq->pending() != 0) fail(nullptr, "completions are left over");
       check_counter(*party);
     }
+    for (unsigned host = 0; host < config_.hosts; ++host) {
+      for (unsigned shard = 0; shard < config_.shards; ++shard) {
+        for (std::uint8_t nic = 0; nic < config_.nics; ++nic) {
+          const Counters& counters = world_->engine(host, shard).counters({nic});
+          if (counters.dropped[static_cast<std::size_t>(DropReason::kBadQkey)] != 0)
+            fail(nullptr, "a datagram came with a wrong Q_Key");
+        }
+      }
+    }
   }
 
   // UC: each packet of a WRITE is there or not; what no WRITE named is as it was.
@@ -981,9 +1110,10 @@ class MixedProgram {
   std::map<std::pair<Party*, std::uint32_t>, End*> by_qpn_;
   std::map<std::pair<Party*, std::array<std::uint8_t, 16>>, AhHandle> handles_;
   std::vector<WantedHandle> wanted_handles_;
-  std::unordered_map<std::uint64_t, Receive> receives_;     // by wr_id
-  std::unordered_map<std::uint64_t, Datagram> datagrams_;   // by tag
-  std::unordered_map<std::uint64_t, std::size_t> numbers_;  // UC, by tag
+  std::vector<std::pair<Party*, AhHandle>> retired_handles_;  // to be destroyed
+  std::unordered_map<std::uint64_t, Receive> receives_;       // by wr_id
+  std::unordered_map<std::uint64_t, Datagram> datagrams_;     // by tag
+  std::unordered_map<std::uint64_t, std::size_t> numbers_;    // UC, by tag
   std::uint64_t next_id_ = 1, next_tag_ = 1;
   proto::PathMtu mtu_ = proto::PathMtu::k1024;
   std::uint32_t eagerness_ = 0;  // per million: how often a step posts

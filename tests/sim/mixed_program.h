@@ -1,11 +1,12 @@
-// A random program of all services at once: hosts, NICs and shards full of RC, UC and UD QPs over shared CQs
-// and SRQs.
+// A random program of all services at once: hosts, NICs and shards full of RC, UC, UD and GSI QPs over shared
+// CQs and SRQs.
 //
 // Checked: every work request completes once, in order, or is flushed; RC delivers each message once, in
 // order, with the right bytes and fields, through regions and memory windows; UC delivers a message whole and
 // right or not at all; a datagram arrives whole, with its source and GRH, not more often than the link
-// delivers; ATOMICs are executed once; an armed CQ raises its event; nothing hangs. Meanwhile CQs are
-// resized, windows come and go, and connections are broken, their QPs destroyed, their regions deregistered
+// delivers; ATOMICs are executed once; an armed CQ raises one event, also for what it held already, and an
+// SRQ one when it falls below its limit; nothing hangs. Meanwhile CQs and SRQs are resized, windows and
+// address handles come and go, and connections are broken, their QPs destroyed, their regions deregistered
 // and never touched again, and others take their place.
 #pragma once
 

@@ -190,6 +190,7 @@ bool Qp::post_recv(const RecvWr& wr) {
 }
 
 bool Srq::post_recv(const RecvWr& wr) { return post(ring_, max_sge_, wr); }
+std::uint32_t Srq::posted() { return queued(ring_.header()); }
 
 QpState Qp::state() const {
   return static_cast<QpState>(
@@ -316,11 +317,17 @@ std::unique_ptr<Srq> Client::create_srq(std::uint32_t max_wr, std::uint32_t max_
   return srq;
 }
 
-std::errc Srq::resize(Client& client, std::uint32_t max_wr) {
+std::errc Srq::resize(Client& client, std::uint32_t max_wr, RingMemory* old) {
   RingMemory other(srq_ring_shape(max_wr, max_sge_).bytes());
   const CommandReply reply = client.transact(ModifySrq{handle_, std::nullopt, max_wr, other.bytes()});
-  if (reply.error == std::errc{}) ring_ = std::move(other);
+  if (reply.error != std::errc{}) return reply.error;
+  std::swap(ring_, other);
+  if (old != nullptr) *old = std::move(other);
   return reply.error;
+}
+
+std::errc Srq::set_limit(Client& client, std::uint32_t limit) {
+  return client.transact(ModifySrq{handle_, limit, 0, {}}).error;
 }
 
 std::errc Client::to_init(Qp& qp, std::uint32_t access) {

@@ -173,9 +173,12 @@ class Srq {
  public:
   bool post_recv(const RecvWr& wr);  // false if it is full, or the request does not fit
   [[nodiscard]] emulator::SrqHandle handle() const { return handle_; }
+  [[nodiscard]] std::uint32_t posted();               // and not taken
   [[nodiscard]] RingMemory& ring() { return ring_; }  // for hostile tests
-  // Moves it; the errno of the command.
-  std::errc resize(Client& client, std::uint32_t max_wr);
+  // Moves it; the errno of the command. `old`: gets the ring that it was in.
+  std::errc resize(Client& client, std::uint32_t max_wr, RingMemory* old = nullptr);
+  // Arms the limit event; 0: disarms it.
+  std::errc set_limit(Client& client, std::uint32_t limit);
 
  private:
   friend class Client;
@@ -296,6 +299,7 @@ class Client {
   // A datagram QP, one step further.
   std::errc to_datagram_state(Qp& qp, emulator::QpState state, proto::Qkey qkey, proto::Psn sq_psn = {});
   emulator::AhHandle create_ah(const emulator::AddressVector& av);
+  std::errc destroy(emulator::AhHandle ah) { return transact(emulator::DestroyAh{ah}).error; }
   void connect(Qp& qp, const ConnectOptions& options);  // all three
   emulator::QpAttributes query(Qp& qp);
   emulator::CommandReply destroy(Qp& qp) { return transact(emulator::DestroyQp{qp.handle()}); }
