@@ -205,6 +205,46 @@ def _(world):
     world.expect_nothing_left()
 
 
+# --- two shards -----------------------------------------------------------------------------------------
+
+def on_two_shards(world, *runs):
+    """Each run with the server's NIC and the client's on poll threads of their own, which hand frames to each other."""
+    daemon = world.start_daemon("--shards", "2", *(word for n in range(2)
+                                                   for word in ("--nic", f"rxe{n},ip=127.77.0.{n + 1}/24")))
+    calls = [0, 0]
+    for run in runs:
+        run()
+        before, calls = calls, [shard["memory_calls"] for shard in world.show()["daemon"]["shards"]]
+        check(all(now > then for now, then in zip(calls, before)), f"not both shards worked: {before}, then {calls} memory calls")
+    world.expect_nothing_left()
+    world.stop_daemon(daemon)
+
+
+@case("shards/reliable-connection")
+def _(world):
+    on_two_shards(world, lambda: pingpong(world, "-e", "-n", "500"),
+                  lambda: perftest(world, "ib_read_bw", "-b", "-q", "4", "-n", fewer(world, 200)),
+                  lambda: perftest(world, "ib_atomic_lat", "-n", fewer(world, 200)))
+
+
+@case("shards/unreliable-connection")
+def _(world):
+    on_two_shards(world, lambda: pingpong(world, "-n", "500", service="uc"),
+                  lambda: perftest(world, "ib_write_bw", "-c", "UC", "-b", "-q", "2", "-n", fewer(world, 100)))
+
+
+@case("shards/datagram")
+def _(world):
+    on_two_shards(world, lambda: pingpong(world, "-e", "-n", "500", service="ud"),
+                  lambda: perftest(world, "ib_send_bw", "-c", "UD", "-b", "-q", "2", "-n", fewer(world, 500)))
+
+
+@case("shards/shared-receive-queue")
+def _(world):
+    on_two_shards(world, lambda: pingpong(world, "-q", "3", "-r", "20", "-s", "9000", "-n", "300", service="srq"),
+                  lambda: perftest(world, "ib_send_bw", "--use-srq", "-q", "4", "-n", fewer(world, 500)))
+
+
 # --- verbs_check ----------------------------------------------------------------------------------------
 
 def verbs_check(world, *what, seconds=60):
