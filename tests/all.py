@@ -21,6 +21,7 @@ only when asked for by name, as they take many minutes:
     fuzz        each libFuzzer target for some seconds (tests/fuzz)
     coverage    line coverage of proto and emulator, which must be 95 % (tests/coverage)
     mutation    a sample of small changes to the engine, of which the tests must notice 85 % (tests/mutation)
+    bugs        bugs planted in the engine, each of which the simulator must find within a million packets (tests/sim)
 
 They run in this order, but build-asan and tidy, which want processors, run beside unit, e2e and e2e-asan, which mostly
 wait, and take only what those leave. A stage brings the build that it needs. --quick is format, build, unit and the short part of
@@ -53,7 +54,7 @@ LOGS = TOP / "build" / "test-logs"
 JOBS = len(os.sched_getaffinity(0))
 USUAL = ["format", "build", "unit", "e2e", "build-asan", "asan", "e2e-asan", "tidy"]
 LONG = [*USUAL, "sim", "kills"]
-STAGES = [*LONG, "fuzz", "coverage", "mutation"]
+STAGES = [*LONG, "fuzz", "coverage", "mutation", "bugs"]
 QUICK = ["format", "build", "unit", "e2e"]
 BESIDE = ["build-asan", "tidy"]  # run in this order beside the others, once `build` is done
 PRODUCT_FOLDERS = ["proto", "emulator", "dpdk_port", "verbs_shim", "tools"]
@@ -448,11 +449,16 @@ def stage_mutation(tally, _options):
     one_program("mutation", tally, ["tests/mutation/check", "--sample", "60", "--seed", "1"], 900, echo="mutation score")
 
 
+def stage_bugs(tally, _options):
+    one_program("bugs", tally, ["tests/sim/bugs"], 1200, echo=r"packets  |        -  ")
+
+
 # --- all together ---------------------------------------------------------------------------------------
 
 RUN = {"format": stage_format, "build": stage_build, "unit": stage_unit, "e2e": stage_e2e,
        "build-asan": stage_build_asan, "asan": stage_asan, "e2e-asan": stage_e2e_asan, "tidy": stage_tidy,
-       "sim": stage_sim, "kills": stage_kills, "fuzz": stage_fuzz, "coverage": stage_coverage, "mutation": stage_mutation}
+       "sim": stage_sim, "kills": stage_kills, "fuzz": stage_fuzz, "coverage": stage_coverage, "mutation": stage_mutation,
+       "bugs": stage_bugs}
 NEEDS = {"unit": "build", "e2e": "build", "asan": "build-asan", "e2e-asan": "build-asan",
          "sim": "build", "kills": "build", "fuzz": "build", "mutation": "build"}
 

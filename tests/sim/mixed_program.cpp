@@ -936,7 +936,8 @@ class MixedProgram {
       party.old_rings.push_back(std::move(old));
       fill_noise(random_, party.old_rings.back().bytes());
     } else {
-      const std::uint32_t limit = random_.between32(0, party.srq_max_wr + 1);
+      const std::uint32_t soon = posted - std::min(posted, random_.between32(0, 2));
+      const std::uint32_t limit = random_.chance(500'000) ? soon : random_.between32(0, party.srq_max_wr + 1);
       const bool fits = limit <= party.srq_max_wr;
       if (fits) party.srq_limit = limit;
       if ((party.srq->set_limit(*party.client, limit) == std::errc{}) != fits)
