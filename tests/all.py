@@ -8,14 +8,15 @@ Stages:
     build       compile everything into build/
     unit        unit, property, simulation, trace and tool tests of build/
     e2e         unmodified applications over rocid, of build/ (tests/e2e)
-    build-asan  compile what the next two run into build-asan/ with ASan and UBSan, each target's sources as one
-    asan        the tests of `unit`, of build-asan/
+    build-asan  compile what the next two run into build-asan/ with ASan and UBSan
+    asan        the tests of `unit`, of build-asan/, and what tests/fuzz replays and mutates
     e2e-asan    a part of `e2e`, of build-asan/
     tidy        clang-tidy on the product, not on the tests: on what changed since it was last found clean
 
 with --long, as CI does, or when asked for by name:
     sim         a minute of random programs over faulty links (tools/sim)
     kills       300 applications killed at random moments (tests/e2e)
+    build-each  compile every source by itself into build-each/: each includes what it needs
 
 only when asked for by name, as they take many minutes:
     fuzz        each libFuzzer target for some seconds (tests/fuzz)
@@ -53,7 +54,7 @@ TOP = pathlib.Path(__file__).resolve().parent.parent
 LOGS = TOP / "build" / "test-logs"
 JOBS = len(os.sched_getaffinity(0))
 USUAL = ["format", "build", "unit", "e2e", "build-asan", "asan", "e2e-asan", "tidy"]
-LONG = [*USUAL, "sim", "kills"]
+LONG = [*USUAL, "sim", "kills", "build-each"]
 STAGES = [*LONG, "fuzz", "coverage", "mutation", "bugs"]
 QUICK = ["format", "build", "unit", "e2e"]
 BESIDE = ["build-asan", "tidy"]  # run in this order beside the others, once `build` is done
@@ -182,9 +183,9 @@ def stage_format(tally, _options):
 
 SETUP_OPTIONS = {
     "build": [],
-    # unity: a target's sources compiled as one take a third of the time. `build` shows that each compiles alone.
-    "build-asan": ["--unity=on", "-Db_sanitize=address,undefined", "-Db_lundef=false", "-Ddebug=true",
+    "build-asan": ["-Db_sanitize=address,undefined", "-Db_lundef=false", "-Ddebug=true",
                    "-Doptimization=1", "-Dcpp_args=['-fno-sanitize-recover=all','-g1']"],
+    "build-each": ["--unity=off", "-Doptimization=0", "-Ddebug=false"],
 }
 ASAN_TARGETS = ["meson-test-prereq", "dpdk_port/rocid", "tools/roci", "verbs_shim/preload/libroci.so",
                 "tests/e2e/verbs_check"]
@@ -229,6 +230,10 @@ def stage_build(tally, _options):
 
 def stage_build_asan(tally, _options):
     return build("build-asan", tally, "build-asan", ASAN_TARGETS)
+
+
+def stage_build_each(tally, _options):
+    return build("build-each", tally, "build-each", [])
 
 
 # --- meson's tests --------------------------------------------------------------------------------------
@@ -364,7 +369,7 @@ def tidy_key(entry, source, version):
 
 
 def stage_tidy(tally, _options):
-    # The unity sources of build-asan: what a target's sources include is then read and judged once, not once for each.
+    # The sources of build-asan, one of each target: what a target's sources include is then read and judged once, not once for each.
     folder = TOP / "build-asan"
     if not configure("tidy", tally, "build-asan"):
         return
@@ -457,10 +462,10 @@ def stage_bugs(tally, _options):
 
 RUN = {"format": stage_format, "build": stage_build, "unit": stage_unit, "e2e": stage_e2e,
        "build-asan": stage_build_asan, "asan": stage_asan, "e2e-asan": stage_e2e_asan, "tidy": stage_tidy,
-       "sim": stage_sim, "kills": stage_kills, "fuzz": stage_fuzz, "coverage": stage_coverage, "mutation": stage_mutation,
-       "bugs": stage_bugs}
+       "sim": stage_sim, "kills": stage_kills, "build-each": stage_build_each, "fuzz": stage_fuzz,
+       "coverage": stage_coverage, "mutation": stage_mutation, "bugs": stage_bugs}
 NEEDS = {"unit": "build", "e2e": "build", "asan": "build-asan", "e2e-asan": "build-asan",
-         "sim": "build", "kills": "build", "fuzz": "build", "mutation": "build"}
+         "sim": "build", "kills": "build", "mutation": "build"}
 
 
 def report(tally):

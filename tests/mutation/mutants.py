@@ -6,6 +6,7 @@ becomes one more, a bool the other. switch.h says how one of them is switched on
 import dataclasses
 import json
 import pathlib
+import re
 import shlex
 
 from clang import cindex
@@ -30,9 +31,12 @@ class Mutant:
 
 
 def compile_arguments(build, source):
+    """Of the source, or of what it is compiled as a part of."""
     for entry in json.loads((build / "compile_commands.json").read_text()):
         where = pathlib.Path(entry["directory"])
-        if (where / entry["file"]).resolve() == source.resolve():
+        compiled = (where / entry["file"]).resolve()
+        parts = re.findall(r"^#include<(.*)>$", compiled.read_text(), re.M) if compiled.match("meson-generated_*-unity*") else []
+        if any(pathlib.Path(path).resolve() == source.resolve() for path in [compiled, *parts]):
             words = shlex.split(entry["command"])
             keep = [word for word in words if word.startswith(("-I", "-D", "-std"))]
             return [("-I" + str((where / word[2:]).resolve())) if word.startswith("-I") else word for word in keep]
