@@ -7,7 +7,7 @@ Stages:
     format      clang-format on every source file
     build       compile everything into build/
     unit        unit, property, simulation, trace and tool tests of build/
-    e2e         unmodified applications over rocid, of build/ (tests/e2e)
+    e2e         unmodified applications over rocid, of build/ (tests/e2e); with --long most of them as root, too
     build-asan  compile what the next two run into build-asan/ with ASan and UBSan
     asan        the tests of `unit`, of build-asan/, and what tests/fuzz replays and mutates
     e2e-asan    a part of `e2e`, of build-asan/
@@ -38,6 +38,7 @@ Examples:
 """
 import argparse
 import concurrent.futures
+import contextlib
 import hashlib
 import json
 import os
@@ -121,6 +122,9 @@ def run(stage, command, log, limit, env=None, echo=None, quiet=False):
         child = subprocess.Popen([str(word) for word in command], cwd=TOP, stdin=subprocess.DEVNULL, stdout=out,
                                  stderr=subprocess.STDOUT, env={**os.environ, **(env or {})},
                                  start_new_session=True)
+        if stage in yielding:  # where each session has its share, of which --idle is only a part
+            with contextlib.suppress(OSError):
+                pathlib.Path(f"/proc/{child.pid}/autogroup").write_text("19")
         try:
             with open(path, "r", errors="replace") as follow:
                 partial, last_line = "", ""
@@ -338,7 +342,7 @@ def end_to_end(stage, tally, folder, arguments, env=None):
 
 
 def stage_e2e(tally, options):
-    end_to_end("e2e", tally, "build", ["--tag", "quick"] if options.quick else [])
+    end_to_end("e2e", tally, "build", ["--tag", "quick"] if options.quick else ["--long"] if options.long else [])
 
 
 def stage_e2e_asan(tally, _options):

@@ -5,6 +5,7 @@ import re
 from harness import IPV4_GID, SERVER_IP, Failure, case, check, free_port
 
 BOTH = ("user", "root")
+ROOT = ("root",)
 BANDWIDTH_TOOLS = ("ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_atomic_bw")
 LATENCY_TOOLS = ("ib_send_lat", "ib_write_lat", "ib_read_lat", "ib_atomic_lat")
 NO_EVENTS = ("ib_write_bw", "ib_write_lat")             # perftest refuses -e for WRITE
@@ -34,21 +35,21 @@ def _(world):
     world.expect_nothing_left()
 
 
-@case("pingpong/mtu", BOTH, {"asan"})
+@case("pingpong/mtu", tags={"asan"}, also=ROOT)
 def _(world):
     for mtu in (256, 512, 1024, 2048, 4096):
         pingpong(world, "-m", str(mtu), "-n", "200", "-s", "9001")
     world.expect_nothing_left()
 
 
-@case("pingpong/size", BOTH, {"asan"})
+@case("pingpong/size", tags={"asan"}, also=ROOT)
 def _(world):
     for size in (1, 3, 1023, 1024, 1025, 4096, 65536, 1 << 20):
         pingpong(world, "-s", str(size), "-n", "20" if size > 65536 else "100")
     world.expect_nothing_left()
 
 
-@case("pingpong/one-receive", BOTH, {"asan"})
+@case("pingpong/one-receive", tags={"asan"}, also=ROOT)
 def _(world):
     pingpong(world, "-r", "1", "-n", "200")
     pingpong(world, "-r", "1", "-e", "-n", "200")
@@ -79,7 +80,7 @@ def _(world):
     world.expect_nothing_left()
 
 
-@case("pingpong/datagram", BOTH, {"quick", "asan"})
+@case("pingpong/datagram", tags={"quick", "asan"}, also=ROOT)
 def _(world):
     pingpong(world, service="ud")
     pingpong(world, "-e", "-n", "500", service="ud")
@@ -138,22 +139,22 @@ def register(tool):
         world.expect_nothing_left()
 
     if tool not in FIXED_SIZE:
-        @case(f"perftest/{short}/all-sizes", BOTH, limit=90)
+        @case(f"perftest/{short}/all-sizes", limit=90, also=ROOT)
         def _(world):
             perftest(world, tool, "-a", "-n", "20", sizes=ALL_SIZES, seconds=80)
 
     if tool not in NO_EVENTS:
-        @case(f"perftest/{short}/events", BOTH, {"asan"})
+        @case(f"perftest/{short}/events", tags={"asan"}, also=ROOT)
         def _(world):
             perftest(world, tool, "-e", "-n", fewer(world, 500))
 
     if is_bandwidth:
-        @case(f"perftest/{short}/queue-pairs", BOTH, {"asan"})
+        @case(f"perftest/{short}/queue-pairs", tags={"asan"}, also=ROOT)
         def _(world):
             perftest(world, tool, "-q", "8", "-n", fewer(world, 200))
             world.expect_nothing_left()
 
-        @case(f"perftest/{short}/bidirectional", BOTH, {"asan"})
+        @case(f"perftest/{short}/bidirectional", tags={"asan"}, also=ROOT)
         def _(world):
             perftest(world, tool, "-b", "-n", fewer(world, 500))
 

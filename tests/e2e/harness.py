@@ -36,6 +36,7 @@ class Case:
     name: str
     run: callable
     users: tuple   # of "user", "root"
+    also: tuple    # users of the long run
     tags: frozenset
     limit: float   # seconds, for the whole case
 
@@ -43,10 +44,10 @@ class Case:
 CASES = []
 
 
-def case(name, users=("user",), tags=(), limit=60.0):
-    """Register a function as a case, once for each user that it is run as."""
+def case(name, users=("user",), tags=(), limit=60.0, also=()):
+    """Register a function as a case, once for each user that it is run as; `also`, in the long run only."""
     def register(function):
-        CASES.append(Case(name, function, tuple(users), frozenset(tags), limit))
+        CASES.append(Case(name, function, tuple(users), tuple(also), frozenset(tags), limit))
         return function
     return register
 

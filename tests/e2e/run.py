@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Run unmodified RDMA applications over rocid and judge what they and the wire say.
 
-    tests/e2e/run.py [BUILD] [--only PATTERN] [--tag TAG] [--json FILE] [--keep]
+    tests/e2e/run.py [BUILD] [--only PATTERN] [--tag TAG] [--long] [--json FILE] [--keep]
     tests/e2e/run.py --list
 
 BUILD is a compiled build folder (default: build). Cases that are run as an ordinary user use `nobody` when the
@@ -83,6 +83,7 @@ def main():
     parser.add_argument("--only", metavar="PATTERN", help="cases whose name matches")
     parser.add_argument("--tag", help="cases that carry this tag: quick, asan")
     parser.add_argument("--once", action="store_true", help="each case as the first of its users only")
+    parser.add_argument("--long", action="store_true", help="every case as root, too, and not the plain ones only")
     parser.add_argument("--list", action="store_true", help="print the names of the cases and their tags")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the results there")
     parser.add_argument("--slow", type=float, default=1.0, metavar="FACTOR", help="multiply every time limit")
@@ -90,7 +91,12 @@ def main():
     parser.add_argument("--keep", action="store_true", help="keep the folders of cases that passed, too")
     options = parser.parse_args()
 
-    chosen = [(case, user) for case in harness.CASES for user in (case.users[:1] if options.once else case.users)
+    def users_of(case):
+        if options.once:
+            return case.users[:1]
+        return case.users + (case.also if options.long or options.only or options.list else ())
+
+    chosen = [(case, user) for case in harness.CASES for user in users_of(case)
               if (not options.tag or options.tag in case.tags)
               and (not options.only or fnmatch.fnmatchcase(f"{user}/{case.name}", options.only))]
     if options.list:
