@@ -9,7 +9,7 @@ Stages:
     unit        unit, property, simulation, trace and tool tests of build/
     e2e         unmodified applications over rocid, of build/ (tests/e2e); with --long most of them as root, too
     build-asan  compile what the next two run into build-asan/ with ASan and UBSan
-    asan        the tests of `unit`, of build-asan/, and what tests/fuzz replays and mutates
+    asan        the tests of `unit`, of build-asan/, and what tests/fuzz replays and mutates; the exhaustive ones with --long
     e2e-asan    a part of `e2e`, of build-asan/
     tidy        clang-tidy on the product, not on the tests: on what changed since it was last found clean
 
@@ -290,12 +290,12 @@ def count_test(tally, folder, test):
         tally.fails(f"{folder}: {name}", "\n".join(filter(None, [why, tail(everything)])), alone)
 
 
-def meson_tests(stage, tally, folder, multiplier, env=None):
+def meson_tests(stage, tally, folder, multiplier, env=None, without=()):
     say(stage, f"running the tests of {folder}/")
     begin = time.monotonic()
     status, output = run(stage, ["meson", "test", "-C", folder, "--no-rebuild", "--print-errorlogs",
                                  "--num-processes", JOBS, "--timeout-multiplier", multiplier,
-                                 "--logbase", "roci"], f"{folder}-unit.log", UNIT_LIMIT, env)
+                                 *(f"--no-suite={suite}" for suite in without), "--logbase", "roci"], f"{folder}-unit.log", UNIT_LIMIT, env)
     log = TOP / folder / "meson-logs" / "roci.json"
     tests = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     before = tally.passed, len(tally.failed)
@@ -313,8 +313,8 @@ def stage_unit(tally, _options):
     meson_tests("unit", tally, "build", 2)
 
 
-def stage_asan(tally, _options):
-    meson_tests("asan", tally, "build-asan", 6, SANITIZER_ENV)
+def stage_asan(tally, options):
+    meson_tests("asan", tally, "build-asan", 6, SANITIZER_ENV, () if options.long else ("exhaustive",))
 
 
 # --- end to end -----------------------------------------------------------------------------------------

@@ -131,7 +131,8 @@ def fewer(world, count):
 def register(tool):
     short = tool.removeprefix("ib_").replace("_", "-")
     is_bandwidth = tool in BANDWIDTH_TOOLS
-    quick = {"quick"} if tool in ("ib_write_bw", "ib_send_lat") else set()
+    first = tool in ("ib_write_bw", "ib_send_lat")  # of the kind: in the shorter runs, too
+    quick = {"quick"} if first else set()
 
     @case(f"perftest/{short}/plain", BOTH, {"asan", *quick})
     def _(world):
@@ -139,7 +140,7 @@ def register(tool):
         world.expect_nothing_left()
 
     if tool not in FIXED_SIZE:
-        @case(f"perftest/{short}/all-sizes", limit=90, also=ROOT)
+        @case(f"perftest/{short}/all-sizes", ("user",) if first else (), limit=90, also=ROOT if first else BOTH)
         def _(world):
             perftest(world, tool, "-a", "-n", "20", sizes=ALL_SIZES, seconds=80)
 
