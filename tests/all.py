@@ -11,9 +11,9 @@ Stages:
     build-asan  compile what the next two run into build-asan/ with ASan and UBSan
     asan        the tests of `unit`, of build-asan/, and what tests/fuzz replays and mutates; the exhaustive ones with --long
     e2e-asan    a part of `e2e`, of build-asan/
-    tidy        clang-tidy on the product, not on the tests: on what changed since it was last found clean
 
 with --long, as CI does, or when asked for by name:
+    tidy        clang-tidy on the product, not on the tests: on what changed since it was last found clean
     sim         a minute of random programs over faulty links (tools/sim)
     kills       300 applications killed at random moments (tests/e2e)
     build-each  compile every source by itself into build-each/: each includes what it needs
@@ -54,8 +54,8 @@ import time
 TOP = pathlib.Path(__file__).resolve().parent.parent
 LOGS = TOP / "build" / "test-logs"
 JOBS = len(os.sched_getaffinity(0))
-USUAL = ["format", "build", "unit", "e2e", "build-asan", "asan", "e2e-asan", "tidy"]
-LONG = [*USUAL, "sim", "kills", "build-each"]
+USUAL = ["format", "build", "unit", "e2e", "build-asan", "asan", "e2e-asan"]
+LONG = [*USUAL, "tidy", "sim", "kills", "build-each"]
 STAGES = [*LONG, "fuzz", "coverage", "mutation", "bugs"]
 QUICK = ["format", "build", "unit", "e2e"]
 BESIDE = ["build-asan", "tidy"]  # run in this order beside the others, once `build` is done
@@ -345,8 +345,9 @@ def stage_e2e(tally, options):
     end_to_end("e2e", tally, "build", ["--tag", "quick"] if options.quick else ["--long"] if options.long else [])
 
 
-def stage_e2e_asan(tally, _options):
-    end_to_end("e2e-asan", tally, "build-asan", ["--tag", "asan", "--once", "--slow", "6"], SANITIZER_ENV)
+def stage_e2e_asan(tally, options):
+    end_to_end("e2e-asan", tally, "build-asan", ["--tag", "asan", "--once", "--slow", "6", *(["--long"] if options.long else [])],
+               SANITIZER_ENV)
 
 
 # --- tidy -----------------------------------------------------------------------------------------------

@@ -133,6 +133,7 @@ def register(tool):
     is_bandwidth = tool in BANDWIDTH_TOOLS
     first = tool in ("ib_write_bw", "ib_send_lat")  # of the kind: in the shorter runs, too
     quick = {"quick"} if first else set()
+    asan = {"asan" if first else "asan-long"}
 
     @case(f"perftest/{short}/plain", BOTH, {"asan", *quick})
     def _(world):
@@ -145,17 +146,17 @@ def register(tool):
             perftest(world, tool, "-a", "-n", "20", sizes=ALL_SIZES, seconds=80)
 
     if tool not in NO_EVENTS:
-        @case(f"perftest/{short}/events", tags={"asan"}, also=ROOT)
+        @case(f"perftest/{short}/events", tags=asan, also=ROOT)
         def _(world):
             perftest(world, tool, "-e", "-n", fewer(world, 500))
 
     if is_bandwidth:
-        @case(f"perftest/{short}/queue-pairs", tags={"asan"}, also=ROOT)
+        @case(f"perftest/{short}/queue-pairs", tags=asan, also=ROOT)
         def _(world):
             perftest(world, tool, "-q", "8", "-n", fewer(world, 200))
             world.expect_nothing_left()
 
-        @case(f"perftest/{short}/bidirectional", tags={"asan"}, also=ROOT)
+        @case(f"perftest/{short}/bidirectional", tags=asan, also=ROOT)
         def _(world):
             perftest(world, tool, "-b", "-n", fewer(world, 500))
 

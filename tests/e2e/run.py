@@ -83,7 +83,7 @@ def main():
     parser.add_argument("--only", metavar="PATTERN", help="cases whose name matches")
     parser.add_argument("--tag", help="cases that carry this tag: quick, asan")
     parser.add_argument("--once", action="store_true", help="each case as the first of its users only")
-    parser.add_argument("--long", action="store_true", help="every case as root, too, and not the plain ones only")
+    parser.add_argument("--long", action="store_true", help="every case as root, too; with a tag, also what carries TAG-long")
     parser.add_argument("--list", action="store_true", help="print the names of the cases and their tags")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the results there")
     parser.add_argument("--slow", type=float, default=1.0, metavar="FACTOR", help="multiply every time limit")
@@ -97,7 +97,7 @@ def main():
         return case.users + (case.also if options.long or options.only or options.list else ())
 
     chosen = [(case, user) for case in harness.CASES for user in users_of(case)
-              if (not options.tag or options.tag in case.tags)
+              if (not options.tag or options.tag in case.tags or options.long and f"{options.tag}-long" in case.tags)
               and (not options.only or fnmatch.fnmatchcase(f"{user}/{case.name}", options.only))]
     if options.list:
         for case, user in chosen:
