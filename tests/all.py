@@ -27,7 +27,7 @@ only when asked for by name, as they take many minutes:
 They run in this order, but build-asan and tidy, which want processors, run beside unit, e2e and e2e-asan, which mostly
 wait, and take only what those leave. A stage brings the build that it needs. --quick is format, build, unit and the short part of
 e2e. Logs are in build/test-logs/. Exit status is 0 when nothing failed. The last line is `N passed, N failed, N skipped`: each
-Catch2 case and each end-to-end case counts, and each of format, tidy and the two builds counts as one.
+Catch2 case and each end-to-end case counts, and each of format, tidy and the builds counts as one.
 
 Examples:
     tools/test                 the usual
@@ -188,7 +188,7 @@ def stage_format(tally, _options):
 SETUP_OPTIONS = {
     "build": [],
     "build-asan": ["-Db_sanitize=address,undefined", "-Db_lundef=false", "-Ddebug=true",
-                   "-Doptimization=1", "-Dcpp_args=['-fno-sanitize-recover=all','-g1']"],
+                   "-Doptimization=1", "-Dcpp_args=-fno-sanitize-recover=all"],
     "build-each": ["--unity=off", "-Doptimization=0", "-Ddebug=false"],
 }
 ASAN_TARGETS = ["meson-test-prereq", "dpdk_port/rocid", "tools/roci", "verbs_shim/preload/libroci.so",
@@ -295,7 +295,8 @@ def meson_tests(stage, tally, folder, multiplier, env=None, without=()):
     begin = time.monotonic()
     status, output = run(stage, ["meson", "test", "-C", folder, "--no-rebuild", "--print-errorlogs",
                                  "--num-processes", JOBS, "--timeout-multiplier", multiplier,
-                                 *(f"--no-suite={suite}" for suite in without), "--logbase", "roci"], f"{folder}-unit.log", UNIT_LIMIT, env)
+                                 *(f"--no-suite={suite}" for suite in without), "--logbase", "roci"],
+                         f"{folder}-unit.log", UNIT_LIMIT, env)
     log = TOP / folder / "meson-logs" / "roci.json"
     tests = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     before = tally.passed, len(tally.failed)
@@ -374,7 +375,7 @@ def tidy_key(entry, source, version):
 
 
 def stage_tidy(tally, _options):
-    # The sources of build-asan, one of each target: what a target's sources include is then read and judged once, not once for each.
+    # With build-asan's options, whatever a developer has set for build/.
     folder = TOP / "build-asan"
     if not configure("tidy", tally, "build-asan"):
         return

@@ -211,6 +211,12 @@ void Bench::post(Connection& connection, const sim::SendWr& wr) {
   pass();
 }
 
+void Bench::ring_and_transmit_once(Connection& connection) {
+  REQUIRE(connection.qp->ring_doorbell());
+  engine_->on_doorbells(now_);
+  engine_->transmit(*sink_, now_);
+}
+
 void Bench::expect(sim::Cq& cq, const Completion& wanted) {
   const std::optional<RingCqe> cqe = cq.poll();
   INFO("completion wanted: wr_id " << wanted.wr_id.value_or(0) << " status "
@@ -374,8 +380,6 @@ void Bench::pass() {
     events_.insert(events_.end(), events, events + got);
   CHECK(memory_.violations().empty());
 }
-
-void Bench::transmit_once() { engine_->transmit(*sink_, now_); }
 
 void Bench::advance_one_step(Time end) {
   // A poll loop would call far more often; once a gap is enough for the engine to see that the daemon runs.

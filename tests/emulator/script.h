@@ -146,6 +146,8 @@ class Bench {
   sim::ConnectOptions connect_options(const ConnectionOptions& options) const;
   // Posts and lets the engine work.
   void post(Connection& connection, const sim::SendWr& wr);
+  // Of what is queued the engine sends one burst, and no more.
+  void ring_and_transmit_once(Connection& connection);
   void expect(Connection& connection, const Completion& completion) { expect(*connection.cq, completion); }
   void expect_recv(Connection& connection, const Completion& completion) {
     expect(*connection.recv_cq, completion);
@@ -174,8 +176,6 @@ class Bench {
   [[nodiscard]] emulator::Time now() const { return now_; }
   // Lets the engine do what is due, and sends what it has, without letting time pass.
   void pass();
-  // One burst of what it has to send.
-  void transmit_once();
   // Lets time pass; the engine is called at each of its deadlines.
   void advance(emulator::Duration duration);
   // The same until a packet is sent; false if none is within that time.

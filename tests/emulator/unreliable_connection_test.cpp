@@ -121,9 +121,7 @@ TEST_CASE("UC: SQD finishes the message that was begun, then says so") {
   Connection qp = connect(bench);
   REQUIRE(qp.qp->queue_send(send_of(qp, 5 * kMtu, 1)));
   REQUIRE(qp.qp->queue_send(send_of(qp, 4, 2)));
-  REQUIRE(qp.qp->ring_doorbell());
-  bench.engine().on_doorbells(bench.now());
-  bench.transmit_once();
+  bench.ring_and_transmit_once(qp);
   ModifyQp modify{qp.qp->handle(), kQpState | kQpEnSqdAsyncNotify, {}};
   modify.attributes.state = QpState::kSqd;
   modify.attributes.en_sqd_async_notify = true;
@@ -149,9 +147,7 @@ TEST_CASE("UC: the region of a SEND goes amid the message") {
   Bench bench({.transmit_burst = 2});
   Connection qp = connect(bench);
   REQUIRE(qp.qp->queue_send(send_of(qp, 3 * kMtu, 1)));
-  REQUIRE(qp.qp->ring_doorbell());
-  bench.engine().on_doorbells(bench.now());
-  bench.transmit_once();
+  bench.ring_and_transmit_once(qp);
   bench.client().dereg_mr(qp.mr);
   bench.pass();
   bench.expect({.opcode = Opcode::kUcSendFirst, .psn = kOurPsn});
@@ -168,9 +164,7 @@ TEST_CASE("UC: SQD holds what is in error, RTS tells it") {
   bad.sges[0].lkey = proto::Lkey{0x77};
   REQUIRE(qp.qp->queue_send(send_of(qp, 4, 1)));
   REQUIRE(qp.qp->queue_send(bad));
-  REQUIRE(qp.qp->ring_doorbell());
-  bench.engine().on_doorbells(bench.now());
-  bench.transmit_once();  // looks at the second, whose turn it is not yet
+  bench.ring_and_transmit_once(qp);  // looks at the second, whose turn it is not yet
   REQUIRE(bench.client().to_state(*qp.qp, QpState::kSqd) == std::errc{});
   bench.expect(qp, {.wr_id = 1});
   bench.expect_no_completion(qp);

@@ -35,7 +35,7 @@ def compile_arguments(build, source):
     for entry in json.loads((build / "compile_commands.json").read_text()):
         where = pathlib.Path(entry["directory"])
         compiled = (where / entry["file"]).resolve()
-        parts = re.findall(r"^#include<(.*)>$", compiled.read_text(), re.M) if compiled.match("meson-generated_*-unity*") else []
+        parts = re.findall(r"^#include<(.*)>$", compiled.read_text(), re.M) if compiled.match("*-unity*.cpp") else []
         if any(pathlib.Path(path).resolve() == source.resolve() for path in [compiled, *parts]):
             words = shlex.split(entry["command"])
             keep = [word for word in words if word.startswith(("-I", "-D", "-std"))]
