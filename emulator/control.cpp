@@ -716,7 +716,21 @@ QpState target_of(const Qp& qp, const ModifyQp& command) {
   return (command.mask & kQpState) != 0 ? command.attributes.state : qp.state;
 }
 
-// Nothing: the neighbour is being asked.
+// Whether the QP, as it is now, may be modified so.
+std::errc check_modify(const Shard& shard, const Nic& nic, const Qp& qp, const ModifyQp& command) {
+  const QpState target = target_of(qp, command);
+  const bool goes_on = target != QpState::kReset && target != QpState::kErr;
+  // While the send queue drains nothing else may be asked for [IBTA 10.3].
+  const bool is_draining = qp.attributes.sq_draining && goes_on;
+  const bool is_mute = (qp.send_cq->is_overrun || qp.recv_cq->is_overrun) && goes_on;  // [IBTA C11-37]
+  const bool is_stale = (command.mask & kQpCurState) != 0 && command.attributes.current_state != qp.state;
+  if (is_draining || is_mute || is_stale || !is_transition_allowed(qp.type, qp.state, target, command.mask)) {
+    return std::errc::invalid_argument;
+  }
+  return check_values(shard, nic, qp.type, command.mask, command.attributes);
+}
+
+// All checks are done. Nothing: the neighbour is being asked.
 std::optional<Outcome> try_modify(Shard& shard, Qp& qp, const ModifyQp& command, Time now) {
   if ((command.mask & kQpAv) == 0) {
     apply_modify(shard, qp, command, target_of(qp, command), {});
@@ -744,16 +758,7 @@ std::optional<Outcome> modify_qp(Shard& shard, Context& context, CommandId id, c
     cancel_modify(shard, *qp);
     qp->is_modifying = false;
   }
-  // While the send queue drains nothing else may be asked for [IBTA 10.3].
-  const bool goes_on = target != QpState::kReset && target != QpState::kErr;
-  const bool is_draining = qp->attributes.sq_draining && goes_on;
-  const bool is_mute = (qp->send_cq->is_overrun || qp->recv_cq->is_overrun) && goes_on;  // [IBTA C11-37]
-  const bool is_stale = (command.mask & kQpCurState) != 0 && command.attributes.current_state != qp->state;
-  if (is_draining || is_mute || is_stale ||
-      !is_transition_allowed(qp->type, qp->state, target, command.mask)) {
-    return refuse(std::errc::invalid_argument);
-  }
-  const std::errc error = check_values(shard, shard.nic_of(*qp), qp->type, command.mask, command.attributes);
+  const std::errc error = check_modify(shard, shard.nic_of(*qp), *qp, command);
   if (error != std::errc{}) return refuse(error);
   std::optional<Outcome> outcome = try_modify(shard, *qp, command, now);
   if (!outcome.has_value()) {
@@ -923,13 +928,17 @@ void resume_commands(Shard& shard, Time now) {
     shard.creating_ahs.erase(shard.creating_ahs.begin() + static_cast<std::ptrdiff_t>(i));
   }
   for (std::size_t i = 0; i < shard.modifying.size();) {
-    PendingModify& waiting = shard.modifying[i];
-    std::optional<Outcome> outcome = try_modify(shard, *waiting.qp, waiting.command, now);
+    const PendingModify& waiting = shard.modifying[i];
+    Qp& qp = *waiting.qp;
+    // The QP may be in ERR by now, or its CQ overrun.
+    const std::errc error = check_modify(shard, shard.nic_of(qp), qp, waiting.command);
+    std::optional<Outcome> outcome =
+        error == std::errc{} ? try_modify(shard, qp, waiting.command, now) : refuse(error);
     if (!outcome.has_value()) {
       ++i;
       continue;
     }
-    waiting.qp->is_modifying = false;
+    qp.is_modifying = false;
     shard.replies.push_back({waiting.id, outcome->error, std::move(outcome->body)});
     shard.modifying.erase(shard.modifying.begin() + static_cast<std::ptrdiff_t>(i));
   }

@@ -57,6 +57,13 @@ std::errc modify(Bench& bench, Connection& qp, QpState to, std::uint32_t mask,
   return bench.client().transact(ModifyQp{qp.qp->handle(), mask, attributes}).error;
 }
 
+// The reply waits for a neighbour that is not known.
+CommandId submit_rtr(Bench& bench, Connection& qp) {
+  QpAttributes attributes = good_attributes();
+  attributes.state = QpState::kRtr;
+  return bench.submit_only({bench.client().context(), ModifyQp{qp.qp->handle(), kToRtr, attributes}});
+}
+
 // A QP in that state.
 Connection in_state(Bench& bench, QpState state) {
   if (state == QpState::kSqd || state == QpState::kErr) {
@@ -386,6 +393,31 @@ TEST_CASE("Q06: a full CQ is an error of the CQ and of its QPs, not a silent los
   CHECK(client.transact(create).error == std::errc::invalid_argument);
   create.recv_cq = create.send_cq;  // neither is the overrun one
   CHECK(client.transact(create).error == std::errc{});
+}
+
+TEST_CASE("a QP that fails while its RTR waits for the neighbour stays in ERR") {
+  Bench bench({.knows_peer = false});
+  sim::Client& client = bench.client();
+  const auto cq = client.create_cq(1);
+  Connection waiting = bench.connect({.state = QpState::kReset});
+  Connection other = bench.connect({.state = QpState::kReset});
+  for (Connection* const one : {&waiting, &other}) {
+    one->qp = client.create_qp(*cq, *cq);
+    REQUIRE(client.to_init(*one->qp, 0) == std::errc{});
+  }
+  const CommandId id = submit_rtr(bench, waiting);
+  CHECK_FALSE(bench.poll_reply(id).has_value());
+  other.recv(1);
+  other.recv(2);
+  REQUIRE(client.to_state(*other.qp, QpState::kErr) == std::errc{});  // both are flushed, the CQ takes one
+  REQUIRE(bench.counters().cq_overruns == 1);
+  REQUIRE(waiting.qp->state() == QpState::kErr);
+  bench.receive({peer_arp_reply()});
+  const auto answer = bench.poll_reply(id);
+  REQUIRE(answer.has_value());
+  CHECK(answer->error == std::errc::invalid_argument);
+  CHECK(waiting.qp->state() == QpState::kErr);
+  CHECK(client.query(*waiting.qp).dest_qpn == proto::Qpn{});  // nor has an attribute changed
 }
 
 TEST_CASE("Q09: RESET makes nothing, drains both rings, and the QP works again") {

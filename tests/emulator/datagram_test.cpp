@@ -5,7 +5,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "proto/ethernet.h"
 #include "tests/emulator/script.h"
 
 using namespace roci;
@@ -25,19 +24,6 @@ sim::SendWr to_peer(Bench& bench, const Connection& qp, std::uint32_t bytes, std
 
 void fill(Bench& bench, const Connection& qp, std::uint64_t offset, const Bytes& with) {
   std::copy(with.begin(), with.end(), bench.client().bytes(qp.mr, offset, with.size()).begin());
-}
-
-Bytes arp_reply() {
-  Bytes frame(60);
-  proto::store_mac(frame.data(), Bench::kOwnMac);
-  proto::store_mac(frame.data() + 6, Bench::kPeerMac);
-  proto::store_be16(frame.data() + 12, proto::kEthertypeArp);
-  proto::store_be64(frame.data() + 14, 0x0001'0800'0604'0002);
-  proto::store_mac(frame.data() + 22, Bench::kPeerMac);
-  proto::store_be32(frame.data() + 28, Bench::peer_gid().ipv4());
-  proto::store_mac(frame.data() + 32, Bench::kOwnMac);
-  proto::store_be32(frame.data() + 38, Bench::own_gid().ipv4());
-  return frame;
 }
 
 std::size_t handles(Bench& bench) {
@@ -591,7 +577,7 @@ TEST_CASE("address handles: the reply waits for the neighbour") {
   CHECK_FALSE(bench.poll_reply(id).has_value());
   REQUIRE(bench.take().has_value());  // who has it?
   SECTION("which answers") {
-    bench.receive({arp_reply()});
+    bench.receive({peer_arp_reply()});
     const auto reply = bench.poll_reply(id);
     REQUIRE(reply.has_value());
     REQUIRE(reply->error == std::errc{});
@@ -616,7 +602,7 @@ TEST_CASE("address handles: the reply waits for the neighbour") {
     const auto reply = bench.poll_reply(id);
     REQUIRE(reply.has_value());
     CHECK(reply->error == std::errc::operation_canceled);
-    bench.receive({arp_reply()});
+    bench.receive({peer_arp_reply()});
     CHECK(handles(bench) == 0);
   }
 }
@@ -644,7 +630,7 @@ TEST_CASE("commands that wait for neighbours: each is answered when its own is")
   };
   const CommandId waiting[] = {modify(first, silent), create(silent)};
   const CommandId answered[] = {modify(second, bench.peer_av()), create(bench.peer_av())};
-  bench.receive({arp_reply()});
+  bench.receive({peer_arp_reply()});
   for (const CommandId id : answered) {
     const auto reply = bench.poll_reply(id);
     REQUIRE(reply.has_value());

@@ -821,15 +821,7 @@ TEST_CASE("RTR to an unknown neighbour waits for it, and others do not wait") {
   CHECK(proto::load_be16(request->frame.data() + 12) == proto::kEthertypeArp);
 
   SECTION("the answer comes") {
-    Bytes reply = request->frame;
-    proto::store_mac(reply.data(), Bench::kOwnMac);
-    proto::store_mac(reply.data() + 6, Bench::kPeerMac);
-    proto::store_be16(reply.data() + 20, 2);
-    proto::store_mac(reply.data() + 22, Bench::kPeerMac);
-    proto::store_be32(reply.data() + 28, Bench::peer_gid().ipv4());
-    proto::store_mac(reply.data() + 32, Bench::kOwnMac);
-    proto::store_be32(reply.data() + 38, Bench::own_gid().ipv4());
-    bench.receive({reply});
+    bench.receive({peer_arp_reply()});
     const auto answer = bench.poll_reply(id);
     REQUIRE(answer.has_value());
     CHECK(answer->error == std::errc{});

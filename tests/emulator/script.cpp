@@ -7,6 +7,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "proto/ethernet.h"
 #include "proto/text.h"
 #include "tests/sim/soundness.h"
 
@@ -47,6 +48,19 @@ Bytes pattern(std::size_t count, unsigned first) {
     ++value;
   }
   return bytes;
+}
+
+Bytes peer_arp_reply() {
+  Bytes frame(60);
+  proto::store_mac(frame.data(), Bench::kOwnMac);
+  proto::store_mac(frame.data() + 6, Bench::kPeerMac);
+  proto::store_be16(frame.data() + 12, proto::kEthertypeArp);
+  proto::store_be64(frame.data() + 14, 0x0001'0800'0604'0002);
+  proto::store_mac(frame.data() + 22, Bench::kPeerMac);
+  proto::store_be32(frame.data() + 28, Bench::peer_gid().ipv4());
+  proto::store_mac(frame.data() + 32, Bench::kOwnMac);
+  proto::store_be32(frame.data() + 38, Bench::own_gid().ipv4());
+  return frame;
 }
 
 void Connection::recv(std::uint64_t wr_id, std::uint32_t bytes, std::uint64_t offset) {

@@ -213,6 +213,9 @@ class Bench {
   std::uint64_t next_command_ = 1;
 };
 
+// The peer's answer to the engine's ARP request.
+[[nodiscard]] Bytes peer_arp_reply();
+
 // Whether the connection's region holds these bytes at the offset.
 [[nodiscard]] bool holds(Bench& bench, const Connection& connection, std::uint64_t offset,
                          const Bytes& wanted);
