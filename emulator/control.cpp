@@ -359,13 +359,13 @@ Outcome create_qp(Shard& shard, Context& context, const CreateQp& command) {
   return {{}, CreateQpReply{{qp.handle}, qp.qpn}};
 }
 
-// Modifies that wait for this QP's neighbour end with it.
-void cancel_modify(Shard& shard, const Qp& qp) {
-  for (std::size_t i = shard.modifying.size(); i-- > 0;) {
-    if (shard.modifying[i].qp != &qp) continue;
-    shard.replies.push_back({shard.modifying[i].id, std::errc::operation_canceled, std::monostate{}});
-    shard.modifying.erase(shard.modifying.begin() + static_cast<std::ptrdiff_t>(i));
-  }
+// The ModifyQp that waits for the QP's neighbour, if one does, has come to nothing.
+void cancel_modify(Shard& shard, Qp& qp) {
+  if (!std::exchange(qp.is_modifying, false)) return;
+  const auto waiting = std::find_if(shard.modifying.begin(), shard.modifying.end(),
+                                    [&](const PendingModify& one) { return one.qp == &qp; });
+  shard.replies.push_back({waiting->id, std::errc::operation_canceled, std::monostate{}});
+  shard.modifying.erase(waiting);
 }
 
 EventCounts remove_qp(Shard& shard, Qp& qp) {
@@ -532,7 +532,6 @@ void cancel_ahs(Shard& shard, const Context& context) {
 
 Outcome close_context(Shard& shard, Context& context) {
   cancel_ahs(shard, context);
-  context.qps.for_each([&](Qp& qp) { cancel_modify(shard, qp); });
   for (const std::uint32_t handle : context.qps.handles()) {
     Qp& qp = *context.qps.find(handle);
     detach_all(shard.nic_of(qp), qp);
@@ -716,13 +715,16 @@ QpState target_of(const Qp& qp, const ModifyQp& command) {
   return (command.mask & kQpState) != 0 ? command.attributes.state : qp.state;
 }
 
+// Not to where the connection ends.
+bool goes_on(QpState target) { return target != QpState::kReset && target != QpState::kErr; }
+
 // Whether the QP, as it is now, may be modified so.
 std::errc check_modify(const Shard& shard, const Nic& nic, const Qp& qp, const ModifyQp& command) {
   const QpState target = target_of(qp, command);
-  const bool goes_on = target != QpState::kReset && target != QpState::kErr;
   // While the send queue drains nothing else may be asked for [IBTA 10.3].
-  const bool is_draining = qp.attributes.sq_draining && goes_on;
-  const bool is_mute = (qp.send_cq->is_overrun || qp.recv_cq->is_overrun) && goes_on;  // [IBTA C11-37]
+  const bool is_draining = qp.attributes.sq_draining && goes_on(target);
+  const bool is_mute =
+      (qp.send_cq->is_overrun || qp.recv_cq->is_overrun) && goes_on(target);  // [IBTA C11-37]
   const bool is_stale = (command.mask & kQpCurState) != 0 && command.attributes.current_state != qp.state;
   if (is_draining || is_mute || is_stale || !is_transition_allowed(qp.type, qp.state, target, command.mask)) {
     return std::errc::invalid_argument;
@@ -750,16 +752,11 @@ std::optional<Outcome> modify_qp(Shard& shard, Context& context, CommandId id, c
                                  Time now) {
   Qp* const qp = context.qps.find(command.qp.value);
   if (qp == nullptr) return refuse(std::errc::invalid_argument);
-  const QpState target = target_of(*qp, command);
-  if (qp->is_modifying) {
-    // What ends the connection need not wait; anything else must.
-    if (target != QpState::kReset && target != QpState::kErr)
-      return refuse(std::errc::device_or_resource_busy);
-    cancel_modify(shard, *qp);
-    qp->is_modifying = false;
-  }
+  // What ends the connection need not wait for one that does; anything else must.
+  if (qp->is_modifying && goes_on(target_of(*qp, command))) return refuse(std::errc::device_or_resource_busy);
   const std::errc error = check_modify(shard, shard.nic_of(*qp), *qp, command);
   if (error != std::errc{}) return refuse(error);
+  cancel_modify(shard, *qp);
   std::optional<Outcome> outcome = try_modify(shard, *qp, command, now);
   if (!outcome.has_value()) {
     qp->is_modifying = true;

@@ -420,6 +420,33 @@ TEST_CASE("a QP that fails while its RTR waits for the neighbour stays in ERR") 
   CHECK(client.query(*waiting.qp).dest_qpn == proto::Qpn{});  // nor has an attribute changed
 }
 
+TEST_CASE(
+    "a ModifyQp that waits for the neighbour is cancelled by one to ERR or RESET, but not by a refused one") {
+  Bench bench({.knows_peer = false});
+  Connection qp = bench.connect({.state = QpState::kInit});
+  const CommandId id = submit_rtr(bench, qp);
+  CHECK(modify(bench, qp, QpState::kErr, kQpState | kQpQkey) == std::errc::invalid_argument);
+  CHECK(modify(bench, qp, QpState::kReset, kQpState | kQpPort) == std::errc::invalid_argument);
+  CHECK(modify(bench, qp, QpState::kInit, kToInit) == std::errc::device_or_resource_busy);
+  CHECK_FALSE(bench.poll_reply(id).has_value());
+  std::errc wanted = std::errc::operation_canceled;
+  SECTION("refused") {
+    bench.receive({peer_arp_reply()});
+    CHECK(qp.qp->state() == QpState::kRtr);
+    wanted = std::errc{};
+  }
+  SECTION("to ERR") { CHECK(modify(bench, qp, QpState::kErr, kQpState) == std::errc{}); }
+  SECTION("to RESET, and from there on again") {
+    CHECK(modify(bench, qp, QpState::kReset, kQpState) == std::errc{});
+    CHECK(modify(bench, qp, QpState::kInit, kToInit) == std::errc{});
+  }
+  SECTION("destroyed") { CHECK(bench.client().destroy(*qp.qp).error == std::errc{}); }
+  SECTION("closed") { bench.client().close(); }
+  const auto answer = bench.poll_reply(id);
+  REQUIRE(answer.has_value());
+  CHECK(answer->error == wanted);
+}
+
 TEST_CASE("Q09: RESET makes nothing, drains both rings, and the QP works again") {
   Bench bench;
   sim::Client& client = bench.client();
