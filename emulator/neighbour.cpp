@@ -302,8 +302,14 @@ void NeighbourCache::join(const Gid& group, Time now) {
 void NeighbourCache::leave(const Gid& group) {
   const auto found = std::find_if(memberships_.begin(), memberships_.end(),
                                   [&](const Membership& one) { return one.group == group; });
-  if (found == memberships_.end()) return;
-  if (!found->report && !found->leaves) ++reporting_;
+  if (found == memberships_.end() || found->leaves) return;
+  if (std::count_if(memberships_.begin(), memberships_.end(),
+                    [](const Membership& one) { return one.leaves; }) == kMaxWaitingLeaves) {
+    if (found->report) --reporting_;
+    memberships_.erase(found);
+    return;
+  }
+  if (!found->report) ++reporting_;
   found->report = false;
   found->leaves = true;
   found->deadline = kNever;
@@ -334,7 +340,7 @@ DropReason NeighbourCache::on_mld(Bytes message) {
 // ---- time ------------------------------------------------------------------------------------------
 
 void NeighbourCache::on_timers(Time now) {
-  for (Entry& entry : entries_) {
+  for (Entry& entry : learnt()) {
     if (entry.state != NeighbourState::kPending || now < entry.deadline) continue;
     if (entry.tries == kNeighbourTries) {
       if (entry.ask) --asking_;
@@ -359,7 +365,7 @@ void NeighbourCache::on_timers(Time now) {
 
 Time NeighbourCache::next_deadline() const {
   Time earliest = kNever;
-  for (const Entry& entry : entries_)
+  for (const Entry& entry : learnt())
     earliest = std::min(earliest, entry.deadline);
   for (const Membership& one : memberships_)
     earliest = std::min(earliest, one.deadline);
@@ -624,8 +630,8 @@ std::size_t NeighbourCache::emit(std::span<std::byte> out) {
     reply_first_ = (reply_first_ + 1) % replies_.size();
     --reply_count_;
   } else if (asking_ != 0) {
-    const auto entry =
-        std::find_if(entries_.begin(), entries_.end(), [](const Entry& one) { return one.ask; });
+    const std::span<Entry> all = learnt();
+    const auto entry = std::find_if(all.begin(), all.end(), [](const Entry& one) { return one.ask; });
     length = emit_request(*entry, out);
     entry->ask = false;
     --asking_;

@@ -5,7 +5,8 @@
 // routers and switches of the later versions understand as well, and which name one group each. Not here:
 // duplicate address detection, redirects, router discovery, ageing of learnt entries, VLANs. Learns only what
 // it asked for, and changes of entries it has; static entries and the NIC's own addresses never change. A MAC
-// it gives is never zero. Every table is bounded by a constant below. Thread rule: the engine's thread.
+// it gives is never zero. Every table is bounded, by a constant below or by what it is given: static entries
+// and the groups of the NIC. Thread rule: the engine's thread.
 #pragma once
 
 #include <array>
@@ -35,6 +36,8 @@ inline constexpr unsigned kNeighbourTries = 3;
 inline constexpr unsigned kUnaskedReports = 2;  // of a new group, as one may be lost [RFC 2236, 8.10]
 inline constexpr std::size_t kMaxNeighbours =
     1024;  // learnt or asked for, a NIC; the oldest learnt one gives way
+// Groups left whose leave message waits to be sent; of more nothing is said, and a query finds out.
+inline constexpr std::size_t kMaxWaitingLeaves = 256;
 inline constexpr std::size_t kMaxNeighbourReplies = 32;  // answers waiting to be sent; more are dropped
 inline constexpr std::size_t kMaxNeighbourFrame =
     1514;  // longest answer, also bounded by the NIC's MTU; longer echo requests are not answered
@@ -101,6 +104,8 @@ class NeighbourCache {
   [[nodiscard]] bool is_own(const proto::Gid& gid) const;
   [[nodiscard]] std::optional<proto::Gid> next_hop(const proto::Gid& gid) const;
   [[nodiscard]] std::optional<proto::Gid> source_for(const proto::Gid& target) const;
+  [[nodiscard]] std::span<const Entry> learnt() const { return std::span(entries_).subspan(static_count_); }
+  [[nodiscard]] std::span<Entry> learnt() { return std::span(entries_).subspan(static_count_); }
   [[nodiscard]] const Entry* find(const proto::Gid& gid) const;
   Entry* find(const proto::Gid& gid);
   Entry& add(const proto::Gid& gid);
@@ -130,9 +135,9 @@ class NeighbourCache {
   std::uint64_t changes_ = 0;
   std::uint64_t replies_sent_ = 0;
   std::size_t static_count_ = 0;
-  std::size_t asking_ = 0;  // entries with ask
-  std::vector<Entry> entries_;
-  std::size_t reporting_ = 0;  // memberships with report or leaves
+  std::size_t asking_ = 0;      // entries with ask
+  std::vector<Entry> entries_;  // static_count_ that never change, then the learnt ones
+  std::size_t reporting_ = 0;   // memberships with report or leaves
   std::vector<Membership> memberships_;
   std::vector<Reply> replies_;  // a ring, empty where nothing is answered
   std::size_t reply_first_ = 0;

@@ -613,3 +613,22 @@ TEST_CASE("a group joined again before its leaving was sent stays") {
   cache.on_frame(igmp_query(0, 4));
   CHECK(igmp_type(next_frame(cache), "239.1.2.3", "239.1.2.3") == 0x16);
 }
+
+TEST_CASE("of the groups that are left while nothing can be sent, a bounded number is told") {
+  NeighbourCache cache(nic(), seconds(1), true);
+  const auto group = [](std::uint32_t number) { return Gid::from_ipv4(0xEF010000 + number); };
+  const std::uint32_t count = static_cast<std::uint32_t>(kMaxWaitingLeaves) + 10;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    cache.join(group(i), kStart);
+    cache.leave(group(i));
+  }
+  cache.join(group(count), kStart);  // others are reported all the same
+  std::size_t leaves = 0, reports = 0;
+  while (cache.has_frame()) {
+    const std::uint8_t type = byte(next_frame(cache), 38);
+    leaves += type == 0x17 ? 1U : 0U;
+    reports += type == 0x16 ? 1U : 0U;
+  }
+  CHECK(leaves == kMaxWaitingLeaves);
+  CHECK(reports == 1);
+}
