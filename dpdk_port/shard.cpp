@@ -233,13 +233,13 @@ void Shard::deliver_results() {
 
   bool pushed = false;
   for (;;) {
-    if (unsent_replies_.empty()) {
+    if (!unsent_reply_) {
       emulator::CommandReply reply;
       if (engine_->drain_replies({&reply, 1}) == 0) break;
-      unsent_replies_.push_back(std::move(reply));
+      unsent_reply_ = std::move(reply);
     }
-    if (!replies_.push(std::move(unsent_replies_.back()))) break;
-    unsent_replies_.pop_back();
+    if (!replies_.push(std::move(*unsent_reply_))) break;  // then it is as it was
+    unsent_reply_.reset();
     pushed = true;
   }
   if (pushed) signal_eventfd(replies_fd_.get());
@@ -282,7 +282,7 @@ void Shard::sleep(Time now) {
   handover_.receive_from_ports(now);
   wake_touched_peers();
   deliver_results();
-  const bool has_input = !handover_.input_is_empty() || !commands_.empty() || !unsent_replies_.empty() ||
+  const bool has_input = !handover_.input_is_empty() || !commands_.empty() || unsent_reply_.has_value() ||
                          stopping_.load() || links_up_.load() != links_seen_;
   const Time until = deadline(now);
   if (!has_input && until > now) {

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -111,7 +112,7 @@ class Shard final : public shim::ShardLink {
   std::unique_ptr<emulator::Engine> engine_;
   std::uint64_t links_seen_ = 0;
   std::vector<Groups> groups_;
-  std::vector<emulator::CommandReply> unsent_replies_;  // the ring to the control thread was full
+  std::optional<emulator::CommandReply> unsent_reply_;  // the ring to the control thread was full
 
   std::atomic<bool> stopping_{false};
   std::atomic<bool> running_{false};

@@ -302,11 +302,6 @@ struct AllocMwReply {
   MwHandle mw;
   proto::Rkey rkey;  // names nothing until the window is bound
 };
-// How many events were raised for the object, so that the shim can wait until all were acknowledged.
-struct EventCounts {
-  std::uint32_t completion = 0;
-  std::uint32_t async = 0;
-};
 
 struct QpSnapshot {
   ContextId context;
@@ -385,7 +380,7 @@ struct CommandReply {
   CommandId id{};
   std::errc error{};  // the other member is meaningful only on success
   std::variant<std::monostate, ContextId, PdHandle, RegMrReply, CqHandle, CreateQpReply, QueryQpReply,
-               SrqHandle, QuerySrqReply, AllocMwReply, AhHandle, EventCounts, std::unique_ptr<Snapshot>>
+               SrqHandle, QuerySrqReply, AllocMwReply, AhHandle, std::unique_ptr<Snapshot>>
       body;
 };
 

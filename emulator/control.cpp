@@ -89,7 +89,6 @@ Outcome reg_mr(Shard& shard, Context& context, const RegMr& command) {
   ++nic.mr_count;
   ++pd->users;
   auto region = std::make_unique<MemoryRegion>();
-  region->context = &context;
   region->pd = pd;
   region->handle = context.regions.next_handle();
   region->access = command.access & ~kAccessOptionalMask;
@@ -126,7 +125,6 @@ Outcome alloc_mw(Shard& shard, Context& context, const AllocMw& command) {
   ++nic.mw_count;
   ++pd->users;
   auto window = std::make_unique<MemoryWindow>();
-  window->context = &context;
   window->pd = pd;
   window->handle = context.windows.next_handle();
   window->is_window = true;
@@ -187,10 +185,9 @@ Outcome destroy_cq(Shard& shard, Context& context, CqHandle handle) {
   const CompletionQueue* const cq = context.cqs.find(handle.value);
   if (cq == nullptr) return refuse(std::errc::invalid_argument);
   if (cq->users > 0) return refuse(std::errc::device_or_resource_busy);  // [IBTA C11-17]
-  const EventCounts counts = cq->events.handed_out;
   context.cqs.remove(handle.value);
   --shard.nics[context.nic.index]->cq_count;
-  return {{}, counts};
+  return {};
 }
 
 // ---- SRQs ------------------------------------------------------------------------------------------
@@ -214,7 +211,6 @@ Outcome create_srq(Shard& shard, Context& context, const CreateSrq& command) {
   const bool has_room = context.private_bytes + bytes <= shard.config.context_memory_bytes;
   if (nic.srq_count == limits.max_srq || !has_room) return refuse(std::errc::not_enough_memory);
   auto srq = std::make_unique<SharedReceiveQueue>();
-  srq->context = &context;
   srq->handle = context.srqs.next_handle();
   srq->pd = pd;
   srq->max_wr = command.max_wr;
@@ -262,12 +258,11 @@ Outcome destroy_srq(Shard& shard, Context& context, SrqHandle handle) {
   const SharedReceiveQueue* const srq = context.srqs.find(handle.value);
   if (srq == nullptr) return refuse(std::errc::invalid_argument);
   if (srq->users > 0) return refuse(std::errc::device_or_resource_busy);
-  const EventCounts counts = srq->events.handed_out;
   --srq->pd->users;
   --shard.nics[context.nic.index]->srq_count;
   context.private_bytes -= srq->private_bytes;
   context.srqs.remove(handle.value);
-  return {{}, counts};
+  return {};
 }
 
 // ---- QPs: create, destroy --------------------------------------------------------------------------
@@ -368,7 +363,7 @@ void cancel_modify(Shard& shard, Qp& qp) {
   shard.modifying.erase(waiting);
 }
 
-EventCounts remove_qp(Shard& shard, Qp& qp) {
+void remove_qp(Shard& shard, Qp& qp) {
   Context& context = *qp.context;
   cancel_modify(shard, qp);
   unbind_windows_of(qp);  // [IBTA o10-2.2.5]
@@ -385,16 +380,15 @@ EventCounts remove_qp(Shard& shard, Qp& qp) {
   --qp.recv_cq->users;
   if (qp.srq != nullptr) --qp.srq->users;
   context.private_bytes -= qp.private_bytes;
-  const EventCounts counts = qp.events.handed_out;
   context.qps.remove(qp.handle);
-  return counts;
 }
 
 Outcome destroy_qp(Shard& shard, Context& context, QpHandle handle) {
   Qp* const qp = context.qps.find(handle.value);
   if (qp == nullptr) return refuse(std::errc::invalid_argument);
   if (qp->attachments > 0) return refuse(std::errc::device_or_resource_busy);  // [IBTA o10-2.2.3]
-  return {{}, remove_qp(shard, *qp)};
+  remove_qp(shard, *qp);
+  return {};
 }
 
 // ---- multicast -------------------------------------------------------------------------------------

@@ -1,9 +1,8 @@
 // Events on their way to the clients: each object remembers what is pending, so the queue never grows beyond
 // the objects, however often something happens.
 //
-// At most one completion event and one of each asynchronous kind wait per object; the number handed out is
-// counted for the object, as destroying it must wait for that many acknowledgements. Thread rule: the
-// engine's thread.
+// At most one completion event and one of each asynchronous kind wait per object. Thread rule: the engine's
+// thread.
 #pragma once
 
 #include <bit>
@@ -22,7 +21,6 @@ struct EventSource {
   std::uint64_t channel = 0;
   std::uint32_t object = 0;
   std::uint32_t pending = 0;  // a bit for each kind
-  EventCounts handed_out;
   OwnedNode<EventSource> node{*this};
 };
 
@@ -40,7 +38,6 @@ class EventQueue {
       source.pending &= source.pending - 1;
       if (source.pending == 0) source.node.unlink();
       const EventKind kind = bit == kCompletionBit ? EventKind::kCompletion : static_cast<EventKind>(bit);
-      (kind == EventKind::kCompletion ? source.handed_out.completion : source.handed_out.async) += 1;
       out[count++] = {kind, source.context, source.user_handle,
                       kind == EventKind::kCompletion ? source.channel : 0, source.object};
     }

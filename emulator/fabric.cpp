@@ -14,8 +14,6 @@ void Fabric::attach(NicId nic, proto::Mac mac) {
   macs_[nic.index] = mac;
 }
 
-bool Fabric::contains(NicId nic) const { return nic.index < kMaxNics && ((attached_ >> nic.index) & 1) != 0; }
-
 std::uint64_t Fabric::destinations(NicId from, std::span<const std::byte> frame) const {
   if (frame.size() < proto::EthernetHeader::kSize) return 0;
   const proto::Mac destination = proto::load_mac(frame.data());

@@ -19,7 +19,6 @@ namespace roci::emulator {
 class Fabric {
  public:
   void attach(NicId nic, proto::Mac mac);
-  [[nodiscard]] bool contains(NicId nic) const;
   // Bit n set: a copy goes to NIC n. 0: nobody has that MAC.
   [[nodiscard]] std::uint64_t destinations(NicId from, std::span<const std::byte> frame) const;
 

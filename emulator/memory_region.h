@@ -15,7 +15,6 @@
 
 namespace roci::emulator {
 
-struct Context;
 struct Qp;
 
 struct Pd {
@@ -43,7 +42,6 @@ struct MemoryGrant {
 };
 
 struct MemoryRegion : MemoryGrant {
-  Context* context = nullptr;
   std::uint32_t handle = 0;
   std::uint32_t windows = 0;  // bound to it
 };

@@ -14,7 +14,6 @@
 namespace roci::emulator {
 
 struct MemoryWindow : MemoryGrant {
-  Context* context = nullptr;
   std::uint32_t handle = 0;
   MwType type = MwType::kType1;
   MemoryRegion* region = nullptr;          // bound to; null: free

@@ -707,7 +707,6 @@ void end_with_nak(Shard& shard, Qp& qp, Psn psn, NakCode code, EventKind event) 
 
 DropReason decide_request(Shard& shard, Qp& qp, const proto::RoceView& view, ReceivedPacket& packet,
                           ReceiveBatch& batch) {
-  if (!qp.can_receive()) return DropReason::kQpState;
   const Request q{shard, qp, view, view.opcode_info(), packet, batch};
   if (qp.service == proto::Service::kUc) return decide_unreliable(q);
   const Psn psn = view.bth.psn;

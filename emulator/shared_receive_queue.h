@@ -19,7 +19,6 @@ struct RequestEffect;
 struct Shard;
 
 struct SharedReceiveQueue {
-  Context* context = nullptr;
   std::uint32_t handle = 0;
   Pd* pd = nullptr;  // its receives are judged by
   std::uint32_t max_wr = 0, max_sge = 0;

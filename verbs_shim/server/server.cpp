@@ -461,8 +461,7 @@ void ControlServer::Impl::on_client(std::uint64_t id, std::uint32_t events) {
   if (at == clients_.end()) return;
   if ((events & EPOLLOUT) != 0) flush(*at->second);
   if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) == 0) return;
-  const auto still = clients_.find(id);
-  if (still != clients_.end()) read_client(*still->second);
+  read_client(*at->second);
 }
 
 void ControlServer::Impl::read_client(Client& client) {
