@@ -69,6 +69,13 @@ bool may_start(const Shard& shard, const Qp& qp, const SendWqe& wqe) {
   return r.packets_in_flight() < shard.config.window_packets && r.in_flight() < kMaxPsnsInFlight;
 }
 
+// The cursor returns to the oldest unacknowledged packet.
+void rewind(Requester& r) {
+  r.send_index = r.sq_consumer;
+  r.send_psn = r.oldest_unacked_psn;
+  r.packets_since_ack_request = 0;
+}
+
 // Ends the packet at the cursor; the caller moves the cursor. `before` is the requester as it was before it.
 void add_request(Qp& qp, TransmitBatch& batch, std::uint32_t behind_bth, std::size_t first_op,
                  const Requester& before) {
@@ -108,9 +115,9 @@ bool plan_message_packet(Shard& shard, Qp& qp, const SendWqe& wqe, TransmitBatch
   }
   const bool is_probe = r.is_probing && r.send_psn == r.probe_psn;
   // On each message's last packet, and so often within one that the window cannot close without.
-  const bool ack_request =
-      is_reliable &&
-      (is_last || is_probe || ++r.packets_since_ack_request >= std::max(1U, shard.config.window_packets / 2));
+  ++r.packets_since_ack_request;
+  const bool is_due = r.packets_since_ack_request >= std::max(1U, shard.config.window_packets / 2);
+  const bool ack_request = is_reliable && (is_last || is_probe || is_due);
   if (ack_request) r.packets_since_ack_request = 0;
   const bool solicited = is_last && (wqe.flags & kSendSolicited) != 0 &&
                          (wqe.operation == Operation::kSend || wqe.tail == MessageTail::kImmediate);
@@ -242,28 +249,22 @@ void fail_gather(Shard& shard, Qp& qp) {
 
 namespace {
 
+void fail(Qp& qp, ResponseEffect& effect, WcStatus status) {
+  effect.error = status;
+  qp.failed = true;
+}
+
 // Sends again from the oldest unacknowledged packet, once for each gap: the packets that were on their way
 // then report the same gap again.
 void go_back(Qp& qp, ResponseEffect& effect) {
   Requester& r = qp.requester;
   if (r.went_back && r.went_back_psn == r.oldest_unacked_psn) return;
-  if (r.retries_left == 0) {
-    effect.error = WcStatus::kRetryExceeded;
-    qp.failed = true;
-    return;
-  }
+  if (r.retries_left == 0) return fail(qp, effect, WcStatus::kRetryExceeded);
   --r.retries_left;
   r.went_back = true;
   r.went_back_psn = r.oldest_unacked_psn;
-  r.send_index = r.sq_consumer;
-  r.send_psn = r.oldest_unacked_psn;
-  r.packets_since_ack_request = 0;
+  rewind(r);
   effect.restarts = true;
-}
-
-void fail(Qp& qp, ResponseEffect& effect, WcStatus status) {
-  effect.error = status;
-  qp.failed = true;
 }
 
 // Everything before oldest_unacked_psn is done: retries start anew, and the cursor need not go there again.
@@ -275,10 +276,7 @@ void note_progress(Qp& qp, ResponseEffect& effect) {
   r.went_back = false;
   r.not_before = kNoWait;
   if (r.is_probing) r.is_probing = steps(r.oldest_unacked_psn, r.probe_psn) < r.in_flight();
-  if (steps(r.send_psn, r.next_psn) > r.in_flight()) {
-    r.send_psn = r.oldest_unacked_psn;
-    r.send_index = r.sq_consumer;
-  }
+  if (steps(r.send_psn, r.next_psn) > r.in_flight()) rewind(r);
 }
 
 // Takes `psn`, which is in flight, and everything before it as acknowledged [IBTA 9.7.5.1.2], as far as no
@@ -337,9 +335,7 @@ DropReason on_rnr_nak(Qp& qp, proto::RnrTimer timer, ResponseEffect& effect, Tim
   r.retries_left = qp.attributes.retry_cnt;
   r.not_before = now + timer.wait();
   r.went_back = false;
-  r.send_index = r.sq_consumer;
-  r.send_psn = r.oldest_unacked_psn;
-  r.packets_since_ack_request = 0;
+  rewind(r);
   effect.restarts = true;
   return DropReason::kAccepted;
 }
@@ -579,9 +575,7 @@ void on_requester_timer(Shard& shard, Qp& qp, Time now) {
     --r.retries_left;
     ++shard.nic_of(qp).counters.ack_timeouts;
     r.went_back = false;  // a NAK for what is sent now counts again
-    r.send_index = r.sq_consumer;
-    r.send_psn = r.oldest_unacked_psn;
-    r.packets_since_ack_request = 0;
+    rewind(r);
     shard.activate(qp);
   }
   shard.update_timer(qp);
