@@ -551,6 +551,9 @@ Outcome close_context(Shard& shard, Context& context) {
 
 // ---- QPs: modify -----------------------------------------------------------------------------------
 
+// Of a code 1 to 5.
+constexpr std::uint32_t mtu_bytes_of(std::uint32_t path_mtu_code) { return 128U << path_mtu_code; }
+
 constexpr std::uint8_t kMaxAckTimeoutCode = 31, kMaxRnrTimerCode = 31, kMaxRetries = 7;
 
 std::errc check_values(const Shard& shard, const Nic& nic, QpType type, std::uint32_t mask,
@@ -559,8 +562,8 @@ std::errc check_values(const Shard& shard, const Nic& nic, QpType type, std::uin
   const bool is_bad =
       ((mask & kQpPort) != 0 && a.port != 1) || ((mask & kQpPkeyIndex) != 0 && a.pkey_index != 0) ||
       ((mask & kQpQkey) != 0 && type == QpType::kGsi && a.qkey != kGsiQkey.value()) ||
-      ((mask & kQpPathMtu) != 0 &&
-       (a.path_mtu_code < 1 || a.path_mtu_code > 5 || (128U << a.path_mtu_code) > bytes_of(nic.mtu))) ||
+      ((mask & kQpPathMtu) != 0 && (a.path_mtu_code < 1 || a.path_mtu_code > 5 ||
+                                    mtu_bytes_of(a.path_mtu_code) > proto::bytes_of(nic.mtu))) ||
       ((mask & kQpTimeout) != 0 && a.timeout > kMaxAckTimeoutCode) ||
       ((mask & kQpRetryCnt) != 0 && a.retry_cnt > kMaxRetries) ||
       ((mask & kQpRnrRetry) != 0 && a.rnr_retry > kMaxRetries) ||
@@ -644,7 +647,8 @@ void enter_rtr(const Nic& nic, Qp& qp) {
   if (qp.type == QpType::kGsi) {
     qp.path_mtu_bytes = kMadBytes;
   } else {
-    qp.path_mtu_bytes = qp.is_datagram() ? proto::bytes_of(nic.mtu) : 128U << qp.attributes.path_mtu_code;
+    qp.path_mtu_bytes =
+        qp.is_datagram() ? proto::bytes_of(nic.mtu) : mtu_bytes_of(qp.attributes.path_mtu_code);
   }
   qp.responder.expected_psn = qp.attributes.rq_psn;
   qp.resources.assign(qp.attributes.max_dest_rd_atomic, {});

@@ -1,7 +1,6 @@
 #include "emulator/datagram.h"
 
 #include <array>
-#include <cstring>
 
 #include "emulator/context.h"
 #include "emulator/qp_error.h"
@@ -36,12 +35,8 @@ WcStatus plan_message(Shard& shard, Qp& qp, const SendWqe& wqe, TransmitBatch& b
   const std::uint32_t behind_bth = extension_bytes + wqe.length_bytes;
   const std::size_t first_op = batch.ops.size();
   std::byte* const payload = batch.next_data() + ah->headers.size() + extension_bytes;
-  if (wqe.is_inline()) {
-    std::memcpy(payload, qp.sq.tail(r.send_index), wqe.length_bytes);
-  } else if (!add_sge_ops(shard, qp, qp.sq.sges(r.send_index), SgeUse::kGather, 0, wqe.length_bytes, payload,
-                          false, batch.ops)) {
+  if (!gather_payload(shard, qp, r.send_index, 0, wqe.length_bytes, payload, batch.ops))
     return WcStatus::kLocalProtectionError;
-  }
   const Requester before = r;
   const proto::Psn psn = r.next_psn;
   ah->headers.set_destination(wqe.remote_qpn);
@@ -50,11 +45,8 @@ WcStatus plan_message(Shard& shard, Qp& qp, const SendWqe& wqe, TransmitBatch& b
       batch.start_packet(qp, ah->headers, opcode, psn, behind_bth, false, (wqe.flags & kSendSolicited) != 0);
   const bool is_own_qkey = (wqe.remote_qkey.value() & kOwnQkeyBit) != 0;
   const proto::Qkey qkey = is_own_qkey ? proto::Qkey{qp.attributes.qkey} : wqe.remote_qkey;
-  proto::Deth{qkey, 0, qp.qpn}.emit(std::span<std::byte, proto::Deth::kSize>{at, proto::Deth::kSize});
-  if (wqe.tail == MessageTail::kImmediate) {
-    at += proto::Deth::kSize;
-    proto::ImmDt{wqe.immediate}.emit(std::span<std::byte, proto::ImmDt::kSize>{at, proto::ImmDt::kSize});
-  }
+  at = emit_extension(at, proto::Deth{qkey, 0, qp.qpn});
+  if (wqe.tail == MessageTail::kImmediate) emit_extension(at, proto::ImmDt{wqe.immediate});
   PlannedPacket& packet =
       batch.add(qp, ah->headers, PlannedPacket::Kind::kRequest, psn, behind_bth, first_op);
   packet.before = before;
@@ -63,7 +55,7 @@ WcStatus plan_message(Shard& shard, Qp& qp, const SendWqe& wqe, TransmitBatch& b
   return WcStatus::kSuccess;
 }
 
-std::uint32_t receive_index(const Qp& qp) { return qp.rq.ring.distance(1, qp.responder.rq_consumer); }
+std::uint32_t receive_index(const Qp& qp) { return qp.rq.ring.before(qp.responder.rq_consumer); }
 
 // An IPv4 header stands in the last 20 bytes of the area [IBTA A17.4.5.2]; what is before it is undefined,
 // and zero here.
@@ -154,8 +146,7 @@ DropReason decide_datagram(Shard& shard, Qp& qp, const proto::RoceView& view, Re
 void apply_datagram(Shard& shard, Qp& qp, const ReceivedPacket& packet) {
   const RequestEffect& effect = packet.request;
   if (effect.takes_receive) free_receive_slot(qp, effect.rq_consumer);
-  if (effect.completes_receive)
-    complete_datagram(shard, qp, qp.rq.ring.distance(1, effect.rq_consumer), effect);
+  if (effect.completes_receive) complete_datagram(shard, qp, qp.rq.ring.before(effect.rq_consumer), effect);
   if (effect.is_fatal) enter_error(shard, qp);
 }
 

@@ -16,6 +16,8 @@
 #include "emulator/shared_receive_queue.h"
 #include "emulator/transmit_batch.h"
 #include "emulator/unreliable_connection.h"
+#include "proto/ethernet.h"
+#include "proto/icrc.h"
 #include "proto/roce_view.h"
 
 namespace roci::emulator {
@@ -448,12 +450,13 @@ void Engine::Impl::void_behind(PlannedPacket& packet, MemoryOp::Result outcome) 
 }
 
 void Engine::Impl::seal(const PlannedPacket& packet, TxFrame& frame) {
-  constexpr std::size_t kMaskedBytes = 14 + 128;  // headers and a little more: few pieces are fast
-  const std::span<const std::byte> covered{frame.data, packet.length_bytes - kIcrcBytes};
+  constexpr std::size_t kMaskedBytes =
+      proto::EthernetHeader::kSize + 128;  // headers and a little more: few pieces are fast
+  const std::span<const std::byte> covered{frame.data, packet.length_bytes - proto::Icrc::kSize};
   const std::size_t head = std::min(covered.size(), kMaskedBytes);
   proto::Icrc icrc = packet.headers->icrc_over(covered.first(head));
   icrc.update(covered.subspan(head))
-      .store(std::span<std::byte, kIcrcBytes>{frame.data + covered.size(), kIcrcBytes});
+      .store(std::span<std::byte, proto::Icrc::kSize>{frame.data + covered.size(), proto::Icrc::kSize});
 }
 
 std::size_t Engine::Impl::finish_burst(Time now) {

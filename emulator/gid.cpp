@@ -3,6 +3,7 @@
 
 #include "emulator/engine.h"
 #include "proto/bth.h"
+#include "proto/icrc.h"
 #include "proto/imm_dt.h"
 #include "proto/ipv6.h"
 #include "proto/reth.h"
@@ -34,12 +35,11 @@ proto::Gid link_local(const proto::Mac& mac) {
   return gid;
 }
 
-constexpr std::size_t kIcrcBytes = 4;
 // In front of and behind the payload of the packet with the most headers: IPv6, and an XRC WRITE with
 // immediate.
 constexpr std::size_t kMostHeaderBytes = proto::Ipv6Header::kSize + proto::UdpHeader::kSize +
                                          proto::Bth::kSize + proto::Xrceth::kSize + proto::Reth::kSize +
-                                         proto::ImmDt::kSize + kIcrcBytes;
+                                         proto::ImmDt::kSize + proto::Icrc::kSize;
 
 }  // namespace
 

@@ -186,6 +186,7 @@ struct Qp {
     responder = saved.responder;
     failed = saved.failed;
   }
+  [[nodiscard]] proto::PathMtu path_mtu() const { return static_cast<proto::PathMtu>(path_mtu_bytes); }
   // When on_requester_timer() has something to do.
   [[nodiscard]] Time next_deadline() const {
     return requester.not_before != kNoWait ? std::min(ack_deadline, requester.not_before) : ack_deadline;

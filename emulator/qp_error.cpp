@@ -74,7 +74,7 @@ void enter_error(Shard& shard, Qp& qp, bool keep_responses) {
   shard.update_timer(qp);
   if (qp.responder.has_receive) {  // taken by a message that will not end
     qp.responder.has_receive = false;
-    flush_one(shard, qp, *qp.recv_cq, qp.rq[qp.rq.ring.distance(1, qp.responder.rq_consumer)].wr_id);
+    flush_one(shard, qp, *qp.recv_cq, qp.rq[qp.rq.ring.before(qp.responder.rq_consumer)].wr_id);
   }
   flush(shard, qp);
   // What it had taken is flushed, and it takes no more [IBTA o11-5.2.5].

@@ -23,12 +23,6 @@ using proto::Psn;
 // Half of the PSN space: what may be outstanding at most, so that old and new can be told apart.
 constexpr std::uint32_t kMaxPsnsInFlight = 1U << 23;
 
-template <class Header>
-std::byte* emit_extension(std::byte* at, const Header& header) {
-  header.emit(std::span<std::byte, Header::kSize>{at, Header::kSize});
-  return at + Header::kSize;
-}
-
 // Opcodes of SEND and WRITE: by position, and what stands at the end.
 Opcode message_opcode(const SendWqe& wqe, bool is_first, bool is_last) {
   const bool is_write = wqe.operation == Operation::kWrite;
@@ -101,12 +95,7 @@ bool plan_message_packet(Shard& shard, Qp& qp, const SendWqe& wqe, TransmitBatch
 
   const std::size_t first_op = batch.ops.size();
   std::byte* const payload = batch.next_data() + qp.headers.size() + info.extension_bytes;
-  if (wqe.is_inline()) {
-    std::memcpy(payload, qp.sq.tail(r.send_index) + offset, chunk);
-  } else if (!add_sge_ops(shard, qp, qp.sq.sges(r.send_index), SgeUse::kGather, offset, chunk, payload, false,
-                          batch.ops)) {
-    return false;
-  }
+  if (!gather_payload(shard, qp, r.send_index, offset, chunk, payload, batch.ops)) return false;
   const bool is_reliable = qp.service == proto::Service::kRc;
   if (is_reliable && !qp.is_retransmitting() && takes_receive(wqe, is_first, is_last) &&
       r.is_beyond_credit(wqe.ssn)) {

@@ -31,8 +31,6 @@ constexpr Check nak(NakCode code, WcStatus status) { return {Check::Kind::kNak, 
 constexpr Check invalid_request() { return nak(NakCode::kInvalidRequest, WcStatus::kRemoteInvalidRequest); }
 constexpr Check access_error() { return nak(NakCode::kRemoteAccessError, WcStatus::kLocalAccessError); }
 
-proto::PathMtu path_mtu(const Qp& qp) { return static_cast<proto::PathMtu>(qp.path_mtu_bytes); }
-
 // One packet of a request under judgement.
 struct Request {
   Shard& shard;
@@ -53,7 +51,7 @@ struct Request {
   [[nodiscard]] bool needs_receive() const {
     return info.operation == Operation::kSend ? info.starts_message() : has_immediate();
   }
-  [[nodiscard]] std::uint32_t receive_index() const { return qp.rq.ring.distance(1, r().rq_consumer); }
+  [[nodiscard]] std::uint32_t receive_index() const { return qp.rq.ring.before(r().rq_consumer); }
 
   // An ACK: how many receives are posted and not taken, rounded down to a code, at the moment that the MSN
   // tells [IBTA 9.7.7.2]. A shared queue promises none to anybody, hence sets no limit.
@@ -268,7 +266,7 @@ ResponderResource& take_resource(const Request& q, Psn psn) {
 void accept_read(const Request& q, Psn psn) {
   const proto::Reth reth = q.view.reth();
   ResponderResource& resource = take_resource(q, psn);
-  resource.psn_count = proto::packet_count(reth.dma_length_bytes, path_mtu(q.qp));
+  resource.psn_count = proto::packet_count(reth.dma_length_bytes, q.qp.path_mtu());
   resource.run_psn = resource.send_psn = psn;
   resource.end_psn = psn.plus(resource.psn_count);
   resource.run_end_bytes = reth.dma_length_bytes;
@@ -511,7 +509,7 @@ DropReason repeat_read(const Request& q) {
   if (resource == nullptr || resource->operation != Operation::kReadRequest) return DropReason::kDuplicate;
   const proto::Reth reth = q.view.reth();
   const std::uint32_t offset = steps(resource->first_psn, psn) * q.qp.path_mtu_bytes;
-  const std::uint32_t packets = proto::packet_count(reth.dma_length_bytes, path_mtu(q.qp));
+  const std::uint32_t packets = proto::packet_count(reth.dma_length_bytes, q.qp.path_mtu());
   const bool is_part = reth.rkey == resource->rkey && reth.virtual_address == resource->address + offset &&
                        steps(resource->first_psn, psn) + packets <= resource->psn_count;
   Location where;
@@ -613,7 +611,7 @@ void count_reply(Counters& counters, Syndrome syndrome) {
 
 void raise_fatal(Shard& shard, Qp& qp, const RequestEffect& effect) {
   if (effect.completes_receive)
-    complete_receive(shard, qp, qp.rq.ring.distance(1, qp.responder.rq_consumer), effect);
+    complete_receive(shard, qp, qp.rq.ring.before(qp.responder.rq_consumer), effect);
   enter_error(shard, qp, true);
   qp.reply = effect.reply;
   if (effect.raises_event) shard.events.raise(qp.events, effect.event);
@@ -630,15 +628,10 @@ ResponderResource* first_pending(Qp& qp) {
   return nullptr;
 }
 
-std::byte* emit_aeth(std::byte* at, Syndrome syndrome, proto::Msn msn) {
-  proto::Aeth{syndrome, msn}.emit(std::span<std::byte, proto::Aeth::kSize>{at, proto::Aeth::kSize});
-  return at + proto::Aeth::kSize;
-}
-
 void plan_acknowledge(Shard& shard, Qp& qp, TransmitBatch& batch) {
   std::byte* const at =
       batch.start_packet(qp, Opcode::kRcAcknowledge, qp.reply.psn, proto::Aeth::kSize, false, false);
-  emit_aeth(at, qp.reply.syndrome, qp.reply.msn);
+  emit_extension(at, proto::Aeth{qp.reply.syndrome, qp.reply.msn});
   batch.add(qp, PlannedPacket::Kind::kResponse, qp.reply.psn, proto::Aeth::kSize, batch.ops.size());
   count_reply(shard.nic_of(qp).counters, qp.reply.syndrome);
   qp.reply = {};
@@ -648,9 +641,8 @@ void plan_atomic_response(Qp& qp, ResponderResource& resource, TransmitBatch& ba
   constexpr std::uint32_t kBehindBth = proto::Aeth::kSize + proto::AtomicAckEth::kSize;
   std::byte* at =
       batch.start_packet(qp, Opcode::kRcAtomicAcknowledge, resource.first_psn, kBehindBth, false, false);
-  at = emit_aeth(at, resource.syndrome, resource.msn);
-  proto::AtomicAckEth{resource.original}.emit(
-      std::span<std::byte, proto::AtomicAckEth::kSize>{at, proto::AtomicAckEth::kSize});
+  at = emit_extension(at, proto::Aeth{resource.syndrome, resource.msn});
+  emit_extension(at, proto::AtomicAckEth{resource.original});
   batch.add(qp, PlannedPacket::Kind::kResponse, resource.first_psn, kBehindBth, batch.ops.size());
   resource.is_pending = false;
 }
@@ -686,7 +678,7 @@ bool plan_read_response(Shard& shard, Qp& qp, ResponderResource& resource, Trans
     batch.ops.push_back(op);
   }
   std::byte* const at = batch.start_packet(qp, opcode, psn, behind_bth, false, false);
-  if (info.has(proto::Extension::kAeth)) emit_aeth(at, resource.syndrome, resource.msn);
+  if (info.has(proto::Extension::kAeth)) emit_extension(at, proto::Aeth{resource.syndrome, resource.msn});
   batch.add(qp, PlannedPacket::Kind::kResponse, psn, behind_bth, first_op);
   resource.send_psn = psn.plus(1);
   resource.is_pending = !is_last;
@@ -729,8 +721,7 @@ void apply_request(Shard& shard, Qp& qp, const ReceivedPacket& packet, const Rec
     raise_fatal(shard, qp, effect);
     return;
   }
-  if (effect.completes_receive)
-    complete_receive(shard, qp, qp.rq.ring.distance(1, effect.rq_consumer), effect);
+  if (effect.completes_receive) complete_receive(shard, qp, qp.rq.ring.before(effect.rq_consumer), effect);
   if (effect.queues_resource) {
     if (effect.is_atomic) {
       qp.resource(effect.resource_number).original = batch.ops[packet.first_op].original;

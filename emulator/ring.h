@@ -41,6 +41,7 @@ class Ring {
     return base_ + kRingDataOffset + (std::size_t{index & mask_} << shift_);
   }
   [[nodiscard]] std::uint32_t after(std::uint32_t index) const { return (index + 1) & mask_; }
+  [[nodiscard]] std::uint32_t before(std::uint32_t index) const { return (index - 1) & mask_; }
   [[nodiscard]] std::uint32_t distance(std::uint32_t from, std::uint32_t to) const {
     return (to - from) & mask_;
   }

@@ -38,7 +38,7 @@ bool take_shared_receive(Shard& shard, Qp& qp) {
 void return_shared_receive(Qp& qp, const RequestEffect& effect) {
   if (qp.srq == nullptr || !effect.takes_receive) return;
   SharedReceiveQueue& srq = *qp.srq;
-  copy_slot(qp.rq, qp.rq.ring.distance(1, effect.rq_consumer), srq.returned, srq.returned_end);
+  copy_slot(qp.rq, qp.rq.ring.before(effect.rq_consumer), srq.returned, srq.returned_end);
   srq.returned_end = srq.returned.ring.after(srq.returned_end);
 }
 

@@ -15,11 +15,17 @@
 #include "emulator/memory.h"
 #include "emulator/qp.h"
 #include "proto/header_template.h"
+#include "proto/icrc.h"
 #include "proto/opcode.h"
 
 namespace roci::emulator {
 
-inline constexpr std::size_t kIcrcBytes = 4;
+// Writes an extension header; returns where the next goes.
+template <class Header>
+std::byte* emit_extension(std::byte* at, const Header& header) {
+  header.emit(std::span<std::byte, Header::kSize>{at, Header::kSize});
+  return at + Header::kSize;
+}
 
 struct PlannedPacket {
   enum class Kind : std::uint8_t { kRequest, kResponse, kNeighbour };
@@ -84,7 +90,7 @@ class TransmitBatch {
     packet.first_op = static_cast<std::uint32_t>(first_op);
     packet.op_count = static_cast<std::uint32_t>(ops.size() - first_op);
     packet.length_bytes =
-        static_cast<std::uint32_t>(headers.size() + behind_bth + pad_of(behind_bth) + kIcrcBytes);
+        static_cast<std::uint32_t>(headers.size() + behind_bth + pad_of(behind_bth) + proto::Icrc::kSize);
     std::byte* const pad = frames[packets.size() - 1].data + headers.size() + behind_bth;
     std::memset(pad, 0, pad_of(behind_bth));
     return packet;

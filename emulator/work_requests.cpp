@@ -141,7 +141,7 @@ std::uint32_t psn_count_of(const Qp& qp, const SendWqe& wqe) {
   const bool has_many = wqe.operation == proto::Operation::kSend ||
                         wqe.operation == proto::Operation::kWrite ||
                         wqe.operation == proto::Operation::kReadRequest;
-  return has_many ? proto::packet_count(wqe.length_bytes, static_cast<proto::PathMtu>(qp.path_mtu_bytes)) : 1;
+  return has_many ? proto::packet_count(wqe.length_bytes, qp.path_mtu()) : 1;
 }
 
 }  // namespace
@@ -253,6 +253,14 @@ bool add_sge_ops(const Shard& shard, const Qp& qp, std::span<const RingSge> sges
   if (length == 0) return true;
   ops.resize(before);
   return false;
+}
+
+bool gather_payload(const Shard& shard, const Qp& qp, std::uint32_t index, std::uint32_t offset,
+                    std::uint32_t length, std::byte* payload, std::vector<MemoryOp>& ops) {
+  if (!qp.sq[index].is_inline())
+    return add_sge_ops(shard, qp, qp.sq.sges(index), SgeUse::kGather, offset, length, payload, false, ops);
+  std::memcpy(payload, qp.sq.tail(index) + offset, length);
+  return true;
 }
 
 }  // namespace roci::emulator

@@ -34,5 +34,8 @@ enum class SgeUse : std::uint8_t { kGather, kScatter, kReceive };  // to send, o
 [[nodiscard]] bool add_sge_ops(const Shard& shard, const Qp& qp, std::span<const RingSge> sges, SgeUse use,
                                std::uint64_t offset, std::uint32_t length, std::byte* local,
                                bool ends_message, std::vector<MemoryOp>& ops);
+// The payload of the send request at `index`, or a part of it: inline data at once, the rest as above.
+[[nodiscard]] bool gather_payload(const Shard& shard, const Qp& qp, std::uint32_t index, std::uint32_t offset,
+                                  std::uint32_t length, std::byte* payload, std::vector<MemoryOp>& ops);
 
 }  // namespace roci::emulator
