@@ -109,10 +109,6 @@ struct ResponderResource {
   proto::Rkey rkey;
   proto::Syndrome syndrome;  // of its responses: an ACK
   proto::Msn msn;
-
-  [[nodiscard]] bool is_atomic() const {
-    return operation == proto::Operation::kCompareSwap || operation == proto::Operation::kFetchAdd;
-  }
 };
 
 // The one acknowledgement that waits behind all pending resources. A later one covers an earlier one.

@@ -74,22 +74,20 @@ Check check_sequence(const Request& q) {
   return kPass;
 }
 
-// What the QP grants its peer at all; a QP that lacks it answers as for an operation it does not have.
-Check check_operation(const Request& q) {
-  const std::uint32_t access = q.qp.attributes.access;
-  switch (q.info.operation) {
-    case Operation::kSend:
-      return kPass;
+// The right that a peer needs for it, of the QP and of the memory; for FLUSH, one of the two at least.
+constexpr std::uint32_t right_of(Operation operation) {
+  switch (operation) {
     case Operation::kWrite:
     case Operation::kAtomicWrite:  // has no right of its own [IBTA A19.4.5.3]
-      return (access & kAccessRemoteWrite) != 0 ? kPass : invalid_request();
+      return kAccessRemoteWrite;
     case Operation::kReadRequest:
-      return (access & kAccessRemoteRead) != 0 ? kPass : invalid_request();
+      return kAccessRemoteRead;
     case Operation::kCompareSwap:
     case Operation::kFetchAdd:
-      return (access & kAccessRemoteAtomic) != 0 ? kPass : invalid_request();
+      return kAccessRemoteAtomic;
     case Operation::kFlush:
-      return (access & (kAccessFlushGlobal | kAccessFlushPersistent)) != 0 ? kPass : invalid_request();
+      return kAccessFlushGlobal | kAccessFlushPersistent;
+    case Operation::kSend:  // needs none
     case Operation::kReadResponse:
     case Operation::kAcknowledge:
     case Operation::kAtomicAcknowledge:
@@ -98,7 +96,14 @@ Check check_operation(const Request& q) {
     case Operation::kReserved:
       break;
   }
-  return invalid_request();
+  return 0;
+}
+
+// What the QP grants its peer at all; a QP that lacks it answers as for an operation it does not have.
+Check check_operation(const Request& q) {
+  const bool is_granted =
+      q.info.operation == Operation::kSend || (q.qp.attributes.access & right_of(q.info.operation)) != 0;
+  return is_granted ? kPass : invalid_request();
 }
 
 // Payload against opcode and path MTU [IBTA C9-92], and against what the message may still carry.
@@ -135,14 +140,19 @@ Check check_length(const Request& q) {
   return fits ? kPass : invalid_request();
 }
 
-// A receive WQE, or a free responder resource.
+// Takes the receive that the packet needs, whatever it is worth. A UC message that was dropped may have left
+// one.
+Check claim_receive(const Request& q) {
+  if (!q.needs_receive() || q.r().has_receive) return kPass;
+  if (!take_receive(q.shard, q.qp)) return kRnr;
+  q.r().has_receive = true;
+  q.effect().takes_receive = true;
+  return kPass;
+}
+
+// A receive that is good and has room, or a free responder resource.
 Check check_resources(const Request& q) {
   if (q.needs_receive()) {
-    if (!q.r().has_receive) {  // else a UC message that was dropped left it
-      if (!take_receive(q.shard, q.qp)) return kRnr;
-      q.r().has_receive = true;
-      q.effect().takes_receive = true;
-    }
     const RecvWqe& wqe = q.qp.rq[q.receive_index()];
     if (wqe.local_error != WcStatus::kSuccess) return nak(NakCode::kRemoteOperationalError, wqe.local_error);
   }
@@ -159,13 +169,13 @@ Check check_resources(const Request& q) {
 }
 
 // What the RETH of a message's first packet names.
-Check check_whole_range(const Request& q, AccessFlags right, Location& where) {
+Check check_whole_range(const Request& q, Location& where) {
   const proto::Reth reth = q.view.reth();
   if (reth.dma_length_bytes > q.shard.config.limits.max_message_bytes)
     return invalid_request();                    // [IBTA C9-94]
   if (reth.dma_length_bytes == 0) return kPass;  // [IBTA C9-88]
-  return q.shard.keys.resolve(q.qp.pd, q.qp, reth.rkey, right, reth.virtual_address, reth.dma_length_bytes,
-                              where)
+  return q.shard.keys.resolve(q.qp.pd, q.qp, reth.rkey, right_of(q.info.operation), reth.virtual_address,
+                              reth.dma_length_bytes, where)
              ? kPass
              : access_error();
 }
@@ -176,7 +186,7 @@ Check check_atomic_write(const Request& q, Location& where) {
   const proto::Reth reth = q.view.reth();
   if (reth.dma_length_bytes != sizeof(std::uint64_t) || reth.virtual_address % sizeof(std::uint64_t) != 0)
     return invalid_request();
-  const Check check = check_whole_range(q, kAccessRemoteWrite, where);
+  const Check check = check_whole_range(q, where);
   if (check.kind != Check::Kind::kPass) return check;
   return where.address % sizeof(std::uint64_t) == 0 ? kPass : invalid_request();
 }
@@ -215,9 +225,9 @@ Check check_access(const Request& q, Location& where) {
                    ? kPass
                    : access_error();
       }
-      return check_whole_range(q, kAccessRemoteWrite, where);
+      return check_whole_range(q, where);
     case Operation::kReadRequest:
-      return check_whole_range(q, kAccessRemoteRead, where);
+      return check_whole_range(q, where);
     case Operation::kCompareSwap:
     case Operation::kFetchAdd: {
       const proto::AtomicEth atomic = q.view.atomic_eth();
@@ -375,7 +385,7 @@ void end_message(const Request& q) {
 void accept_answered(const Request& q, Psn psn, const Location& where) {
   if (q.info.operation == Operation::kReadRequest) {
     accept_read(q, psn);
-  } else if (q.info.operation == Operation::kCompareSwap || q.info.operation == Operation::kFetchAdd) {
+  } else if (proto::is_atomic(q.info.operation)) {
     accept_atomic(q, psn, where);
   } else {
     accept_single(q, psn, where);
@@ -432,6 +442,7 @@ Check judge(const Request& q, Check check) {
   Location where;
   if (check.kind == Check::Kind::kPass) check = check_operation(q);
   if (check.kind == Check::Kind::kPass) check = check_length(q);
+  if (check.kind == Check::Kind::kPass) check = claim_receive(q);
   if (check.kind == Check::Kind::kPass) check = check_resources(q);
   if (check.kind == Check::Kind::kPass) check = check_access(q, where);
   if (check.kind == Check::Kind::kPass) check = accept(q, where);
@@ -759,7 +770,7 @@ DropReason fail_request(Shard& shard, Qp& qp, const ReceivedPacket& packet) {
 bool plan_response(Shard& shard, Qp& qp, TransmitBatch& batch) {
   if (qp.state == QpState::kErr ? !qp.answers_in_error : !qp.can_receive()) return false;
   if (ResponderResource* const resource = first_pending(qp); resource != nullptr) {
-    if (resource->is_atomic()) {
+    if (proto::is_atomic(resource->operation)) {
       plan_atomic_response(qp, *resource, batch);
     } else if (!plan_read_response(shard, qp, *resource, batch)) {
       if (resource->is_replay) {  // as in repeat_read()

@@ -71,7 +71,7 @@ WcStatus judge(const Shard& shard, const Qp& qp, std::uint32_t index, SendWqe& w
   const std::uint64_t total = total_bytes(sges);
   if (total > most) return WcStatus::kLocalLengthError;  // [IBTA 11.6.2]
   wqe.length_bytes = static_cast<std::uint32_t>(total);
-  if (wqe.operation == proto::Operation::kCompareSwap || wqe.operation == proto::Operation::kFetchAdd) {
+  if (proto::is_atomic(wqe.operation)) {
     if (sges.size() != 1) return WcStatus::kLocalQpOperationError;  // [IBTA Table 100]
     if (total != sizeof(std::uint64_t)) return WcStatus::kLocalLengthError;
   }
@@ -98,8 +98,7 @@ void copy_target(const RingSendWqe& shared, Qp& qp, std::uint32_t index, SendWqe
     wqe.immediate = (shared.wr.flush.placement_types & 0xFU) | (shared.wr.flush.selectivity_level & 3U) << 4;
   } else if (wqe.completes_as == WcOpcode::kLocalInvalidate) {
     wqe.rkey = proto::Rkey{shared.immediate_or_invalidate};
-  } else if (wqe.operation == proto::Operation::kCompareSwap ||
-             wqe.operation == proto::Operation::kFetchAdd) {
+  } else if (proto::is_atomic(wqe.operation)) {
     wqe.remote_address = shared.wr.atomic.remote_address;
     wqe.rkey = proto::Rkey{shared.wr.atomic.rkey};
     wqe.compare = shared.wr.atomic.compare_add;

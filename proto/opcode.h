@@ -42,6 +42,11 @@ enum class Operation : std::uint8_t {
   kReserved,
 };
 
+// ATOMIC: those that answer with what stood there. ATOMIC WRITE is none.
+[[nodiscard]] constexpr bool is_atomic(Operation operation) {
+  return operation == Operation::kCompareSwap || operation == Operation::kFetchAdd;
+}
+
 enum class Position : std::uint8_t { kFirst, kMiddle, kLast, kOnly };
 
 enum class Role : std::uint8_t { kRequest, kResponse, kNotification };
