@@ -142,7 +142,7 @@ struct QpAttributes {
   QpState state = QpState::kReset;
   QpState current_state = QpState::kReset;
   std::uint32_t path_mtu_code = 0;  // 1..5 = 256..4096, as the verbs ABI; checked by the engine
-  std::uint32_t qkey = 0;
+  proto::Qkey qkey;
   proto::Psn rq_psn, sq_psn;
   proto::Qpn dest_qpn;
   std::uint32_t access = 0;  // AccessFlags the peer is granted

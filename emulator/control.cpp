@@ -561,7 +561,7 @@ std::errc check_values(const Shard& shard, const Nic& nic, QpType type, std::uin
   const DeviceLimits& limits = shard.config.limits;
   const bool is_bad =
       ((mask & kQpPort) != 0 && a.port != 1) || ((mask & kQpPkeyIndex) != 0 && a.pkey_index != 0) ||
-      ((mask & kQpQkey) != 0 && type == QpType::kGsi && a.qkey != kGsiQkey.value()) ||
+      ((mask & kQpQkey) != 0 && type == QpType::kGsi && a.qkey != kGsiQkey) ||
       ((mask & kQpPathMtu) != 0 && (a.path_mtu_code < 1 || a.path_mtu_code > 5 ||
                                     mtu_bytes_of(a.path_mtu_code) > proto::bytes_of(nic.mtu))) ||
       ((mask & kQpTimeout) != 0 && a.timeout > kMaxAckTimeoutCode) ||

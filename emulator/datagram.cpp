@@ -44,7 +44,7 @@ WcStatus plan_message(Shard& shard, Qp& qp, const SendWqe& wqe, TransmitBatch& b
   std::byte* at =
       batch.start_packet(qp, ah->headers, opcode, psn, behind_bth, false, (wqe.flags & kSendSolicited) != 0);
   const bool is_own_qkey = (wqe.remote_qkey.value() & kOwnQkeyBit) != 0;
-  const proto::Qkey qkey = is_own_qkey ? proto::Qkey{qp.attributes.qkey} : wqe.remote_qkey;
+  const proto::Qkey qkey = is_own_qkey ? qp.attributes.qkey : wqe.remote_qkey;
   at = emit_extension(at, proto::Deth{qkey, 0, qp.qpn});
   if (wqe.tail == MessageTail::kImmediate) emit_extension(at, proto::ImmDt{wqe.immediate});
   PlannedPacket& packet =
@@ -109,7 +109,7 @@ DropReason decide_datagram(Shard& shard, Qp& qp, const proto::RoceView& view, Re
   Responder& r = qp.responder;
   RequestEffect& effect = packet.request;
   const proto::Deth deth = view.deth();
-  if (deth.qkey.value() != qp.attributes.qkey) return DropReason::kBadQkey;
+  if (deth.qkey != qp.attributes.qkey) return DropReason::kBadQkey;
   if (view.payload_bytes > qp.path_mtu_bytes) return DropReason::kTooLong;
   if (!r.has_receive) {
     if (!take_receive(shard, qp)) return DropReason::kNoReceive;

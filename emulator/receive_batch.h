@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "emulator/counters.h"
@@ -36,10 +37,8 @@ struct RequestEffect {
   std::uint32_t immediate = 0;  // or the key that was invalidated
   proto::Qpn source_qpn;        // datagrams: who sent it, and over what
   bool is_ipv6 = false;
-  bool is_atomic = false;  // its original value goes to that resource:
-  std::uint64_t resource_number = 0;
-  bool raises_event = false;  // of that kind, for the QP
-  EventKind event = EventKind::kQpFatal;
+  std::optional<std::uint64_t> atomic_resource;  // the number of the one that the original value goes to
+  std::optional<EventKind> event;                // is raised for the QP
 };
 
 // What a response does to the requester when it is applied.

@@ -115,7 +115,7 @@ bool plan_message_packet(Shard& shard, Qp& qp, const SendWqe& wqe, TransmitBatch
     at = emit_extension(at, proto::Reth{wqe.remote_address, wqe.rkey, wqe.length_bytes});
   }
   if (info.has(proto::Extension::kImmDt)) at = emit_extension(at, proto::ImmDt{wqe.immediate});
-  if (info.has(proto::Extension::kIeth)) at = emit_extension(at, proto::Ieth{proto::Rkey{wqe.immediate}});
+  if (info.has(proto::Extension::kIeth)) at = emit_extension(at, proto::Ieth{wqe.rkey});
   const bool is_new = !qp.is_retransmitting();
   add_request(qp, batch, behind_bth, first_op, before);
   r.send_psn = r.send_psn.plus(1);
@@ -156,8 +156,7 @@ void plan_single_request(Qp& qp, const SendWqe& wqe, TransmitBatch& batch) {
   const std::uint32_t behind_bth = proto::info(opcode).extension_bytes + payload;
   std::byte* at = batch.start_packet(qp, opcode, r.send_psn, behind_bth, true, false);
   if (is_flush) {
-    at = emit_extension(at, proto::Feth{static_cast<std::uint8_t>(wqe.immediate & 0xF),
-                                        static_cast<std::uint8_t>(wqe.immediate >> 4), 0});
+    at = emit_extension(at, proto::Feth{wqe.placement_types, wqe.selectivity_level});
   }
   at = emit_extension(at, proto::Reth{wqe.remote_address, wqe.rkey, wqe.length_bytes});
   std::memcpy(at, qp.sq.tail(r.send_index), payload);

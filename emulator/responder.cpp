@@ -290,8 +290,7 @@ void accept_atomic(const Request& q, Psn psn, const Location& where) {
   const proto::AtomicEth atomic = q.view.atomic_eth();
   ResponderResource& resource = take_resource(q, psn);
   resource.is_pending = true;
-  q.effect().is_atomic = true;
-  q.effect().resource_number = resource.number;
+  q.effect().atomic_resource = resource.number;
   MemoryOp op;
   const bool is_swap = q.info.operation == Operation::kCompareSwap;
   op.kind = is_swap ? MemoryOp::Kind::kCompareSwap : MemoryOp::Kind::kFetchAdd;
@@ -432,7 +431,6 @@ void note_fatal(RequestEffect& effect, Responder& r, const Check& check) {
     effect.completes_receive = true;
     effect.status = check.status;
   } else {
-    effect.raises_event = true;
     effect.event = event_of(check.code);
   }
 }
@@ -625,7 +623,7 @@ void raise_fatal(Shard& shard, Qp& qp, const RequestEffect& effect) {
     complete_receive(shard, qp, qp.rq.ring.before(qp.responder.rq_consumer), effect);
   enter_error(shard, qp, true);
   qp.reply = effect.reply;
-  if (effect.raises_event) shard.events.raise(qp.events, effect.event);
+  if (effect.event) shard.events.raise(qp.events, *effect.event);
   shard.activate(qp);
 }
 
@@ -734,8 +732,8 @@ void apply_request(Shard& shard, Qp& qp, const ReceivedPacket& packet, const Rec
   }
   if (effect.completes_receive) complete_receive(shard, qp, qp.rq.ring.before(effect.rq_consumer), effect);
   if (effect.queues_resource) {
-    if (effect.is_atomic) {
-      qp.resource(effect.resource_number).original = batch.ops[packet.first_op].original;
+    if (effect.atomic_resource) {
+      qp.resource(*effect.atomic_resource).original = batch.ops[packet.first_op].original;
     }
     qp.reply = {};  // the response acknowledges what came before [IBTA 9.7.5.1.2]
   }

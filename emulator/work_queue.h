@@ -29,8 +29,8 @@ struct SendWqe {
   std::uint64_t swap_or_add = 0;
   std::uint32_t length_bytes = 0;  // of the message; READ: of the answer; atomics: 8
   std::uint32_t num_sge = 0;
-  proto::Rkey rkey;             // local invalidate: its target
-  std::uint32_t immediate = 0;  // as a number; or the key to invalidate; FLUSH: placement, selectivity << 4
+  proto::Rkey rkey;             // of the range at the peer; of an invalidation, there or here: its target
+  std::uint32_t immediate = 0;  // as a number
   proto::Psn first_psn;
   proto::Msn ssn;               // its number among the requests that are sent
   std::uint32_t ah_number = 0;  // of a datagram, and the two below
@@ -42,6 +42,7 @@ struct SendWqe {
   WcOpcode completes_as = WcOpcode::kSend;
   std::uint8_t flags = 0;  // SendFlags
   MessageTail tail = MessageTail::kNone;
+  std::uint8_t placement_types = 0, selectivity_level = 0;  // of a FLUSH, as in its FETH
 
   [[nodiscard]] bool is_inline() const { return (flags & kSendInline) != 0; }
   // Runs here and takes no PSN (local_operation.h).

@@ -95,8 +95,9 @@ void copy_target(const RingSendWqe& shared, Qp& qp, std::uint32_t index, SendWqe
     wqe.remote_address = shared.wr.flush.remote_address;
     wqe.rkey = proto::Rkey{shared.wr.flush.rkey};
     wqe.length_bytes = shared.wr.flush.length_bytes;
-    wqe.immediate = (shared.wr.flush.placement_types & 0xFU) | (shared.wr.flush.selectivity_level & 3U) << 4;
-  } else if (wqe.completes_as == WcOpcode::kLocalInvalidate) {
+    wqe.placement_types = static_cast<std::uint8_t>(shared.wr.flush.placement_types & 0xFU);
+    wqe.selectivity_level = static_cast<std::uint8_t>(shared.wr.flush.selectivity_level & 3U);
+  } else if (wqe.completes_as == WcOpcode::kLocalInvalidate || wqe.tail == MessageTail::kInvalidate) {
     wqe.rkey = proto::Rkey{shared.immediate_or_invalidate};
   } else if (proto::is_atomic(wqe.operation)) {
     wqe.remote_address = shared.wr.atomic.remote_address;
@@ -174,9 +175,7 @@ bool fetch_send(Shard& shard, Qp& qp) {
     wqe.operation = opcode.operation;
     wqe.completes_as = opcode.completes_as;
     wqe.tail = opcode.tail;
-    wqe.immediate = opcode.tail == MessageTail::kInvalidate
-                        ? shared.immediate_or_invalidate
-                        : __builtin_bswap32(shared.immediate_or_invalidate);
+    wqe.immediate = __builtin_bswap32(shared.immediate_or_invalidate);
     copy_target(shared, qp, index, wqe);
     if (!wqe.is_local())
       wqe.local_error = copy_data(shard, qp, shared.dma, element + sizeof shared, index, wqe);

@@ -117,7 +117,7 @@ TEST_CASE("multicast: each QP judges its copy") {
   REQUIRE(attach(bench, a) == std::errc{});
   REQUIRE(attach(bench, b) == std::errc{});
   ModifyQp other_qkey{b.qp->handle(), kQpQkey, {}};
-  other_qkey.attributes.qkey = 5;
+  other_qkey.attributes.qkey = proto::Qkey{5};
   REQUIRE(bench.client().transact(other_qkey).error == std::errc{});
   a.recv(1);
   b.recv(2);

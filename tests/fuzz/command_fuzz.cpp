@@ -220,7 +220,7 @@ class World {
     QpAttributes& to = command.attributes;
     to.state = static_cast<QpState>(input.byte() % 8);
     to.path_mtu_code = 1;
-    to.qkey = fuzz::kQkey.value();
+    to.qkey = fuzz::kQkey;
     to.rq_psn = proto::Psn{100};
     to.sq_psn = proto::Psn{1000};
     to.dest_qpn = proto::Qpn{kPeer};

@@ -32,7 +32,7 @@ const Attribute kAttributes[] = {
     ROCI_PLAIN("access", kQpAccessFlags, access),
     ROCI_PLAIN("pkey_index", kQpPkeyIndex, pkey_index),
     ROCI_PLAIN("port", kQpPort, port),
-    ROCI_PLAIN("qkey", kQpQkey, qkey),
+    ROCI_TYPED("qkey", kQpQkey, qkey),
     ROCI_PLAIN("timeout", kQpTimeout, timeout),
     ROCI_PLAIN("retry_cnt", kQpRetryCnt, retry_cnt),
     ROCI_PLAIN("rnr_retry", kQpRnrRetry, rnr_retry),

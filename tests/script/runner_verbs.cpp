@@ -140,7 +140,7 @@ void Runner::on_engine(Words& words) {
 QpAttributes Runner::usual_attributes(const Qp& qp) {
   QpAttributes attributes;
   attributes.path_mtu_code = 1;
-  attributes.qkey = qp.type == QpType::kGsi ? kGsiQkey : kUsualQkey;
+  attributes.qkey = proto::Qkey{qp.type == QpType::kGsi ? kGsiQkey : kUsualQkey};
   attributes.rq_psn = qp.peer_first_psn;
   attributes.sq_psn = qp.first_psn;
   attributes.dest_qpn = qp.peer_qpn;

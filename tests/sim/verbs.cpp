@@ -375,7 +375,7 @@ std::errc Client::to_state(Qp& qp, QpState state) {
 std::errc Client::to_datagram_state(Qp& qp, QpState state, proto::Qkey qkey, proto::Psn sq_psn) {
   ModifyQp modify{qp.handle(), kQpState, {}};
   modify.attributes.state = state;
-  modify.attributes.qkey = qkey.value();
+  modify.attributes.qkey = qkey;
   modify.attributes.sq_psn = sq_psn;
   if (state == QpState::kInit) modify.mask |= kQpPkeyIndex | kQpQkey;
   if (state == QpState::kInit && qp.type_ == QpType::kUd) modify.mask |= kQpPort;

@@ -73,7 +73,7 @@ emulator::QpAttributes attributes_of(const ib_uverbs_modify_qp& wanted) {
   a.state = static_cast<emulator::QpState>(wanted.qp_state);
   a.current_state = static_cast<emulator::QpState>(wanted.cur_qp_state);
   a.path_mtu_code = wanted.path_mtu;
-  a.qkey = wanted.qkey;
+  a.qkey = proto::Qkey{wanted.qkey};
   a.rq_psn = proto::Psn{wanted.rq_psn};
   a.sq_psn = proto::Psn{wanted.sq_psn};
   a.dest_qpn = proto::Qpn{wanted.dest_qp_num};
@@ -188,7 +188,7 @@ void Context::query_qp(const Request& request) {
         r.max_send_sge = qp.capabilities.max_send_sge;
         r.max_recv_sge = qp.capabilities.max_recv_sge;
         r.max_inline_data = qp.capabilities.max_inline_bytes;
-        r.qkey = a.qkey;
+        r.qkey = a.qkey.value();
         r.rq_psn = a.rq_psn.value();
         r.sq_psn = a.sq_psn.value();
         r.dest_qp_num = a.dest_qpn.value();
