@@ -34,7 +34,7 @@ namespace roci::emulator {
   X(kOutOfSequence, "out_of_sequence", "PSN ahead of the expected one")                            \
   X(kGhostAck, "ghost_ack", "acknowledges a PSN that was not sent")                                \
   X(kStaleAck, "stale_ack", "acknowledges nothing new")                                            \
-  X(kUnexpectedResponse, "unexpected_response", "READ or ATOMIC response that nothing waits for")  \
+  X(kUnexpectedResponse, "unexpected_response", "response that nothing waits for")                 \
   X(kRnr, "rnr", "no receive posted: RNR NAK sent")                                                \
   X(kNoReceive, "no_receive", "no receive posted, and the service has no way to say so")           \
   X(kTooLong, "too_long", "longer than the receive or the path MTU [IBTA C9-205]")                 \

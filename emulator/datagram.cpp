@@ -24,7 +24,8 @@ AddressHandle* find_handle(const Qp& qp, std::uint32_t ah_number) {
   return ah != nullptr && ah->pd == qp.pd ? ah : nullptr;  // [IBTA C10-10]
 }
 
-// The one packet of the message. The handle is needed only here: the headers stand in the frame afterwards.
+// The one packet of the message. The burst refers to the handle's headers until it is sealed; no command runs
+// before that.
 WcStatus plan_message(Shard& shard, Qp& qp, const SendWqe& wqe, TransmitBatch& batch) {
   Requester& r = qp.requester;
   AddressHandle* const ah = find_handle(qp, wqe.ah_number);

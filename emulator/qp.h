@@ -80,7 +80,7 @@ struct Responder {
   std::uint32_t write_length_bytes = 0;
   std::uint64_t write_address = 0;  // of the message's first byte
   proto::Rkey write_rkey;
-  std::uint64_t resources_taken = 0;  // READs and ATOMICs so far; the n-th is resources[n % size]
+  std::uint64_t resources_taken = 0;  // requests to be answered so far; the n-th is resources[n % size]
 };
 
 struct SharedReceiveQueue;

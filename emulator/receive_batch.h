@@ -29,7 +29,7 @@ struct RequestEffect {
   bool wakes = false;            // solicited event
   bool establishes = false;      // the first packet since RTR
   bool is_fatal = false;         // the QP goes to ERR
-  bool queues_resource = false;  // a READ or ATOMIC was accepted: its response is the acknowledgement
+  bool queues_resource = false;  // what a response answers was accepted: that is the acknowledgement
   WcStatus status = WcStatus::kSuccess;
   WcOpcode opcode = WcOpcode::kReceive;
   std::uint32_t rq_consumer = 0;  // after this packet

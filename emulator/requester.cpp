@@ -54,7 +54,7 @@ bool may_start(const Shard& shard, const Qp& qp, const SendWqe& wqe) {
   if (r.is_probing) return false;
   if (r.send_psn == wqe.first_psn) {
     if (qp.state == QpState::kSqd) return false;
-    // Fence: earlier READs and ATOMICs first [IBTA 10.8.3.3].
+    // Fence: what a response answers, and stands before, first [IBTA 10.8.3.3].
     if ((wqe.flags & kSendFence) != 0 && r.rd_atomic_outstanding > 0) return false;
     if (wqe.is_rd_atomic() && r.rd_atomic_outstanding >= qp.attributes.max_rd_atomic) return false;
   }
@@ -268,7 +268,7 @@ void note_progress(Qp& qp, ResponseEffect& effect) {
 }
 
 // Takes `psn`, which is in flight, and everything before it as acknowledged [IBTA 9.7.5.1.2], as far as no
-// READ or ATOMIC stands there without its data. False if one does: an implied NAK.
+// request stands there whose response is missing. False if one does: an implied NAK.
 bool acknowledge(Qp& qp, Psn psn, ResponseEffect& effect) {
   Requester& r = qp.requester;
   const Psn before = r.oldest_unacked_psn;

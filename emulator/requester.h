@@ -26,7 +26,7 @@ void commit_unacknowledged(Shard& shard, Qp& qp, const PlannedPacket& packet);
 // packet.
 void fail_gather(Shard& shard, Qp& qp);
 
-// Judges an ACK, NAK, READ or ATOMIC response; fills in what it does.
+// Judges an acknowledgement or a response; fills in what it does.
 DropReason decide_response(Shard& shard, Qp& qp, const proto::RoceView& view, ReceivedPacket& packet,
                            ReceiveBatch& batch, Time now);
 // Does it, after the memory operations.

@@ -2,8 +2,8 @@
 // responses. UC is judged alike, but answers nothing: what is wrong or lost takes its message with it.
 //
 // decide_request() changes the Responder ahead of the memory operations; the caller keeps the copy to put
-// back. READs and ATOMICs become entries of the responder resources, whose responses plan_response() makes in
-// PSN order over many bursts. Thread rule: the engine's thread.
+// back. READs, ATOMICs, ATOMIC WRITEs and FLUSHes become entries of the responder resources, whose responses
+// plan_response() makes in PSN order over many bursts. Thread rule: the engine's thread.
 #pragma once
 
 #include "emulator/receive_batch.h"

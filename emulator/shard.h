@@ -1,7 +1,8 @@
 // Everything one engine has, and what its parts share: NICs, contexts, tables, lists, timers.
 //
-// The parts are functions over a Shard, one file each: control (commands), requester, responder, qp_error,
-// and engine (the passes). Thread rule: the engine's thread.
+// The parts are functions over a Shard: control (commands), requester and responder, datagram and
+// unreliable_connection (the other services), work_requests and local_operation, shared_receive_queue,
+// qp_error, and engine (the passes). Thread rule: the engine's thread.
 #pragma once
 
 #include <bit>

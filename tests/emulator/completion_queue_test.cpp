@@ -1,4 +1,5 @@
-// CQ resize: what waits is moved in order, what does not fit is refused, the old ring is left alone.
+// CQs. Events: one for each arming, for what is new. Resize: what waits is moved in order, what does not fit
+// is refused, the old ring is left alone.
 #include <algorithm>
 
 #include <catch2/catch.hpp>
@@ -34,6 +35,123 @@ std::errc resize(Bench& bench, const Connection& qp, sim::RingMemory& ring, std:
 }
 
 }  // namespace
+
+TEST_CASE("Q19: events: one for each arming, solicited ones only where asked") {
+  Bench bench;
+  sim::Client& client = bench.client();
+  const auto cq = client.create_cq(50, 0xC0, 0x77);
+  Connection qp = bench.connect();
+  qp.qp = client.create_qp(*cq, *cq);
+  client.connect(*qp.qp, bench.connect_options({}));
+  for (std::uint64_t i = 0; i < 8; ++i)
+    qp.recv(i);
+  const auto completions = [&] {
+    const auto events = bench.events();
+    return std::count_if(events.begin(), events.end(),
+                         [](const Event& one) { return one.kind == EventKind::kCompletion; });
+  };
+  std::uint32_t psn = 100;
+  const auto arrive = [&](bool solicited) {
+    bench.send(qp, {.opcode = Opcode::kRcSendOnly, .psn = psn++, .solicited = solicited});
+  };
+  const auto arm = [&](CqArm how) {
+    client.arm(*cq, how);
+    bench.pass();
+  };
+  const auto poll = [&] {
+    while (cq->poll()) {
+    }
+  };
+  arrive(true);
+  CHECK(completions() == 0);  // not armed
+  poll();
+  arm(CqArm::kNext);
+  CHECK(completions() == 0);  // it has been read
+  arrive(false);
+  arrive(false);
+  CHECK(completions() == 1);
+  poll();
+  arm(CqArm::kSolicited);
+  arrive(false);
+  CHECK(completions() == 0);
+  arrive(true);
+  CHECK(completions() == 1);
+}
+
+TEST_CASE("what a CQ holds when it is armed is announced at once, unless it was before") {
+  Bench bench;
+  sim::Client& client = bench.client();
+  const auto cq = client.create_cq(50, 0xC0, 0x77);
+  Connection qp = bench.connect();
+  qp.qp = client.create_qp(*cq, *cq);
+  client.connect(*qp.qp, bench.connect_options({}));
+  for (std::uint64_t i = 0; i < 32; ++i)
+    qp.recv(i);
+  std::uint32_t psn = 100;
+  const auto arrive = [&](bool solicited) {
+    bench.send(qp, {.opcode = Opcode::kRcSendOnly, .psn = psn++, .solicited = solicited});
+  };
+  const auto events_of_arming = [&](CqArm how) {
+    client.arm(*cq, how);
+    bench.pass();
+    return bench.events().size();
+  };
+  const auto read = [&](std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i)
+      REQUIRE(cq->poll().has_value());
+  };
+  SECTION("the next one") {
+    arrive(false);
+    CHECK(events_of_arming(CqArm::kNext) == 1);
+    // Announced, whether read or not: armed again it waits for the next.
+    CHECK(events_of_arming(CqArm::kNext) == 0);
+    read(1);
+    arrive(false);
+    CHECK(bench.events().size() == 1);
+    // What has come since then counts, what has been read does not.
+    arrive(false);
+    arrive(false);
+    CHECK(events_of_arming(CqArm::kNext) == 1);
+    read(3);
+    arrive(false);
+    read(1);
+    CHECK(events_of_arming(CqArm::kNext) == 0);
+  }
+  SECTION("a solicited one") {
+    arrive(true);
+    arrive(false);
+    CHECK(events_of_arming(CqArm::kSolicited) == 1);
+    arrive(false);
+    CHECK(events_of_arming(CqArm::kSolicited) == 0);
+    arrive(true);
+    CHECK(bench.events().size() == 1);
+    arrive(true);
+    arrive(false);
+    read(5);  // the last solicited one is read, the one behind it is not
+    CHECK(events_of_arming(CqArm::kSolicited) == 0);
+    CHECK(events_of_arming(CqArm::kNext) == 1);
+  }
+  SECTION("one that is read before the engine looks needs no event, and the CQ stays armed") {
+    arrive(false);
+    client.arm(*cq, CqArm::kNext);
+    read(1);
+    bench.pass();
+    CHECK(bench.events().empty());
+    arrive(false);
+    CHECK(bench.events().size() == 1);
+  }
+  SECTION("in a ring that was resized") {
+    arrive(false);
+    arrive(false);
+    read(1);
+    const sim::RingMemory old = client.resize(*cq, 7);
+    CHECK(events_of_arming(CqArm::kNext) == 1);
+    read(1);
+    arrive(false);
+    read(1);
+    CHECK(events_of_arming(CqArm::kNext) == 0);
+  }
+}
 
 TEST_CASE("Q06: resized with completions waiting, none is lost, doubled or out of order") {
   Bench bench;

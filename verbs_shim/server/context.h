@@ -84,7 +84,7 @@ class Context : public std::enable_shared_from_this<Context> {
   // that still holds its parent's socket is refused, as its addresses name other memory than the parent's.
   void handle(const ReplyTo& to, const ucred& sender, std::span<const std::byte> payload);
   // The process's memory is not touched any more from now on; `done` runs when the engine has let go of
-  // everything. A second call only replaces nothing: each `done` runs.
+  // everything. It may be called again: each `done` runs.
   void close(std::function<void()> done);
 
   [[nodiscard]] std::uint32_t shard() const { return shard_; }
