@@ -1,4 +1,4 @@
-// What IPv4 and IPv6 share: protocol numbers, the ECN field, the Internet checksum.
+// What IPv4 and IPv6 share: the version, protocol numbers, the ECN field, the Internet checksum.
 //
 // Plain values and pure functions, no thread rule.
 #pragma once
@@ -10,6 +10,8 @@
 #include <span>
 
 namespace roci::proto {
+
+enum class IpVersion : std::uint8_t { kIpv4, kIpv6 };
 
 inline constexpr std::uint8_t kHopByHopOptions = 0;  // IPv6 extension header
 inline constexpr std::uint8_t kProtocolIcmp = 1;

@@ -18,6 +18,7 @@
 #include "proto/grh.h"
 #include "proto/ieth.h"
 #include "proto/imm_dt.h"
+#include "proto/ip.h"
 #include "proto/ipv4.h"
 #include "proto/ipv6.h"
 #include "proto/link_type.h"
@@ -130,7 +131,6 @@ void complete(Packet& packet);
 void complete_lengths(Packet& packet);
 
 // A packet of that opcode with its extension headers present and zero, over Ethernet, IPv4 (or IPv6) and UDP.
-enum class IpVersion : std::uint8_t { kIpv4, kIpv6 };
 [[nodiscard]] Packet make_packet(Opcode opcode, IpVersion version = IpVersion::kIpv4);
 
 }  // namespace roci::proto
