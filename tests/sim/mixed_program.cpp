@@ -517,11 +517,8 @@ class MixedProgram {
     if (end.window == Window::kNone || !random_.chance(150'000)) return false;
     const bool is_used = std::any_of(end.peer->pending.begin(), end.peer->pending.end(),
                                      [](const Pending& one) { return one.uses_window; });
-    pending.is_local = pending.is_signaled = true;
-    pending.length = 0;
-    wr.flags |= kSignaled;
-    if (end.window == Window::kFree ||
-        (end.window == Window::kBound && end.mw_type == MwType::kType1 && !is_used)) {
+    const bool may_change = end.window == Window::kBound && !is_used;
+    if (end.window == Window::kFree || (may_change && end.mw_type == MwType::kType1)) {
       wr.opcode = kWrBindWindow;
       pending.opcode = kWcBindWindow;
       wr.binding = {end.mw.rkey,     end.mw.next_key(),
@@ -529,18 +526,18 @@ class MixedProgram {
                     kTargetBytes,    kAccessRemoteWrite | kAccessRemoteRead | kAccessRemoteAtomic};
       end.mw.rkey = wr.binding.new_key;
       end.window = Window::kBinding;
-      return true;
-    }
-    if (end.window == Window::kBound && end.mw_type == MwType::kType2 && !is_used) {
+    } else if (may_change) {
       wr.opcode = kWrLocalInvalidate;
       pending.opcode = kWcLocalInvalidate;
       wr.invalidate = end.mw.rkey;
       end.window = Window::kInvalidating;
-      return true;
+    } else {
+      return false;
     }
-    pending.is_local = false;
-    pending.length = kTagBytes;
-    return false;
+    wr.flags |= kSignaled;
+    pending.is_local = pending.is_signaled = true;
+    pending.length = 0;
+    return true;
   }
 
   bool make_unreliable(End& end, SendWr& wr, Pending& pending) {
