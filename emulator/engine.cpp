@@ -336,9 +336,11 @@ void Engine::Impl::visit_doorbells(Context& context, std::size_t& budget) {
     while (words != 0 && budget > 0) {
       const auto word = static_cast<std::size_t>(std::countr_zero(words));
       words &= words - 1;
-      std::uint64_t bits = __atomic_exchange_n(&control.doorbells[group * 64 + word], 0, __ATOMIC_ACQ_REL);
+      std::uint64_t bits =
+          __atomic_exchange_n(&control.doorbells[group * kDoorbellsPerWord + word], 0, __ATOMIC_ACQ_REL);
       for (; bits != 0; bits &= bits - 1) {
-        const auto slot = (group * 64 + word) * 64 + static_cast<std::size_t>(std::countr_zero(bits));
+        const std::size_t slot = group * kDoorbellsPerSummary + word * kDoorbellsPerWord +
+                                 static_cast<std::size_t>(std::countr_zero(bits));
         if (budget > 0) --budget;
         ring(context, static_cast<std::uint32_t>(slot));
       }

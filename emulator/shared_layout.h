@@ -140,12 +140,14 @@ inline constexpr std::uint32_t kLog2CqeBytes = 6;
 
 inline constexpr std::uint32_t kMaxQpsPerContext = 16384;
 inline constexpr std::uint32_t kMaxCqsPerContext = 16384;
+inline constexpr std::uint32_t kMaxDoorbells = kMaxQpsPerContext + kMaxCqsPerContext;
+inline constexpr std::uint32_t kDoorbellsPerWord = 64;                         // a bit each
+inline constexpr std::uint32_t kDoorbellsPerSummary = 64 * kDoorbellsPerWord;  // a bit for each word
 
 // At offset 0 of the memory of one context (one open of a NIC by one client). QPs and CQs are numbered by
 // slot within the context; the slot is also the uverbs handle.
 //
-// A doorbell, by the application's side: set bit (slot % 64) of doorbells[slot / 64], then bit
-// (slot / 64 % 64) of doorbell_summary[slot / 4096], a full fence, and kick if asleep was 1 and this side
+// A doorbell is rung by the application's side with set_doorbell(), and a kick if asleep was 1 and this side
 // changed it to 0. The engine exchanges summary words, then doorbell words, to zero and visits the bits that
 // were set. QPs come first: theirs says that there is something to send; a CQ's, in slot cq_doorbell(), that
 // it was armed over completions that are old.
@@ -154,8 +156,8 @@ struct ControlArea {
   std::uint32_t version;
   alignas(64) std::uint32_t asleep;  // the engine stores 1 before it sleeps, re-reads the doorbells, sleeps
   std::uint32_t dead;                // 1: the daemon is gone; set by the shim, which then fails everything
-  alignas(64) std::uint64_t doorbell_summary[(kMaxQpsPerContext + kMaxCqsPerContext) / 4096];
-  alignas(64) std::uint64_t doorbells[(kMaxQpsPerContext + kMaxCqsPerContext) / 64];
+  alignas(64) std::uint64_t doorbell_summary[kMaxDoorbells / kDoorbellsPerSummary];
+  alignas(64) std::uint64_t doorbells[kMaxDoorbells / kDoorbellsPerWord];
   // QP state by slot, as QpState; written by the engine, read by the shim to refuse posts below RTS.
   alignas(64) std::uint8_t qp_state[kMaxQpsPerContext];
   // Notification asked for, by CQ slot: CqArm, by arm_cq(), and kCqHasNews, by the engine, which exchanges
@@ -181,6 +183,17 @@ inline bool arm_cq(std::uint32_t& word, CqArm how) {
   } while (!__atomic_compare_exchange_n(&word, &seen, (seen & ~kCqArmMask) | wanted, false, __ATOMIC_SEQ_CST,
                                         __ATOMIC_SEQ_CST));
   return (seen & kCqHasNews) != 0;
+}
+
+// Sequentially consistent, so that either the engine sees the bit before it sleeps or who rings sees that it
+// sleeps. The summary is seldom news: a look at it is cheaper than a write that another core must notice.
+inline void set_doorbell(ControlArea& control, std::uint32_t slot) {
+  const std::uint32_t word = slot / kDoorbellsPerWord;
+  __atomic_fetch_or(&control.doorbells[word], std::uint64_t{1} << slot % kDoorbellsPerWord, __ATOMIC_SEQ_CST);
+  std::uint64_t& summary = control.doorbell_summary[slot / kDoorbellsPerSummary];
+  const std::uint64_t bit = std::uint64_t{1} << word % kDoorbellsPerWord;
+  if ((__atomic_load_n(&summary, __ATOMIC_SEQ_CST) & bit) == 0)
+    __atomic_fetch_or(&summary, bit, __ATOMIC_SEQ_CST);
 }
 
 // QP states, numbered as the verbs ABI does; kDestroyed is ours: no QP in this slot.

@@ -462,9 +462,7 @@ class World {
         std::memcpy(at + sizeof wqe + i * sizeof sge, &sge, sizeof sge);
     }
     header.producer = (header.producer + 1) & (shape.slots - 1);
-    ControlArea& control = *reinterpret_cast<ControlArea*>(owner.control.bytes().data());
-    control.doorbells[0] |= std::uint64_t{1} << slot % 64;
-    control.doorbell_summary[0] |= 1;
+    set_doorbell(*reinterpret_cast<ControlArea*>(owner.control.bytes().data()), slot);
     bench_.host().pass();
   }
 

@@ -201,11 +201,7 @@ class World {
     header.producer = (slot + 1) & mask;
   }
 
-  void ring_doorbell(const Victim& victim) {
-    ControlArea& control = client_.control();
-    control.doorbells[0] |= std::uint64_t{1} << victim.qp->handle().value % 64;
-    control.doorbell_summary[0] |= 1;
-  }
+  void ring_doorbell(const Victim& victim) { set_doorbell(client_.control(), victim.qp->handle().value); }
 
   void receive(const Victim& victim, InputReader& input) {
     fuzz::PeerPacket packet;

@@ -219,9 +219,7 @@ std::errc Application::queue_send(Qp& qp, const SendPost& post) {
 }
 
 void Application::ring_doorbell(std::uint32_t slot) {
-  std::atomic_ref<std::uint64_t>(control_->doorbells[slot / 64]).fetch_or(std::uint64_t{1} << (slot % 64));
-  std::atomic_ref<std::uint64_t>(control_->doorbell_summary[slot / 4096])
-      .fetch_or(std::uint64_t{1} << (slot / 64 % 64));
+  set_doorbell(*control_, slot);
   host_.pass();
 }
 

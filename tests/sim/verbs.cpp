@@ -151,19 +151,13 @@ bool Qp::ring_doorbell() {
   const QpState now = state();
   if (now == QpState::kReset || now == QpState::kInit || now == QpState::kRtr || now == QpState::kDestroyed)
     return false;
-  client_->ring_doorbell(handle_.value);
+  set_doorbell(client_->control(), handle_.value);
   return true;
 }
 
-void Client::ring_doorbell(std::uint32_t slot) {
-  std::atomic_ref<std::uint64_t>(control_->doorbells[slot / 64]).fetch_or(std::uint64_t{1} << (slot % 64));
-  std::atomic_ref<std::uint64_t>(control_->doorbell_summary[slot / 4096])
-      .fetch_or(std::uint64_t{1} << (slot / 64 % 64));
-}
-
 void Client::arm(Cq& cq, CqArm how) {
-  if (emulator::arm_cq(control_->cq_arm[cq.handle().value], how))
-    ring_doorbell(emulator::cq_doorbell(cq.handle().value));
+  if (arm_cq(control_->cq_arm[cq.handle().value], how))
+    set_doorbell(*control_, cq_doorbell(cq.handle().value));
 }
 
 namespace {

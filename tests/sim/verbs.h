@@ -305,7 +305,6 @@ class Client {
   emulator::CommandReply destroy(Qp& qp) { return transact(emulator::DestroyQp{qp.handle()}); }
   emulator::CommandReply destroy(Cq& cq) { return transact(emulator::DestroyCq{cq.handle()}); }
   void close();
-  void ring_doorbell(std::uint32_t slot);
   void arm(Cq& cq, emulator::CqArm how);
 
   static constexpr std::uint32_t kAllRights = emulator::kAccessLocalWrite | emulator::kAccessRemoteWrite |

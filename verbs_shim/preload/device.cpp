@@ -315,14 +315,8 @@ int Device::post_send(std::uint32_t qp) {
   return 0;
 }
 
-// The order is shared_layout.h's; all of it sequentially consistent, so that either the engine sees the bit
-// before it sleeps or we see that it sleeps.
 void Device::ring_doorbell(std::uint32_t slot) {
-  __atomic_fetch_or(&control_->doorbells[slot / 64], std::uint64_t{1} << (slot % 64), __ATOMIC_SEQ_CST);
-  std::uint64_t& summary = control_->doorbell_summary[slot / 4096];
-  const std::uint64_t summary_bit = std::uint64_t{1} << (slot / 64 % 64);
-  if ((__atomic_load_n(&summary, __ATOMIC_SEQ_CST) & summary_bit) == 0)
-    __atomic_fetch_or(&summary, summary_bit, __ATOMIC_SEQ_CST);
+  emulator::set_doorbell(*control_, slot);
   if (__atomic_load_n(&control_->asleep, __ATOMIC_SEQ_CST) != 0 &&
       __atomic_exchange_n(&control_->asleep, 0u, __ATOMIC_SEQ_CST) != 0) {
     const std::uint64_t one = 1;

@@ -1,7 +1,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <utility>
 
@@ -16,10 +15,6 @@ namespace {
 using emulator::QpCapabilities;
 
 constexpr std::uint32_t kSgeBytes = sizeof(emulator::RingSge);
-
-std::atomic_ref<std::uint64_t> atomic_word(std::uint64_t& word) {
-  return std::atomic_ref<std::uint64_t>(word);
-}
 
 // What an element has room for behind the work request.
 std::uint32_t tail_bytes(const emulator::RingShape& shape, std::size_t work_request_bytes) {
@@ -265,9 +260,7 @@ void Context::post_send(const Request& request) {
 }
 
 void Context::ring_doorbell(std::uint32_t slot) {
-  auto* const control = reinterpret_cast<emulator::ControlArea*>(memory_->control_area().data());
-  atomic_word(control->doorbells[slot / 64]).fetch_or(std::uint64_t{1} << (slot % 64));
-  atomic_word(control->doorbell_summary[slot / 4096]).fetch_or(std::uint64_t{1} << (slot / 64 % 64));
+  emulator::set_doorbell(*reinterpret_cast<emulator::ControlArea*>(memory_->control_area().data()), slot);
   constexpr std::uint64_t kOnce = 1;
   // A full counter means that a kick is pending already.
   static_cast<void>(!::write(host_.kick_fd(shard_), &kOnce, sizeof kOnce));
