@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "emulator/engine.h"
+#include "emulator/config.h"
 #include "proto/result.h"
 #include "proto/types.h"
 

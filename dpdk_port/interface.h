@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "dpdk_port/config.h"
-#include "emulator/engine.h"
+#include "emulator/config.h"
 #include "proto/types.h"
 #include "verbs_shim/server/unique_fd.h"
 

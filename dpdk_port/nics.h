@@ -8,7 +8,7 @@
 
 #include "dpdk_port/config.h"
 #include "dpdk_port/interface.h"
-#include "emulator/engine.h"
+#include "emulator/config.h"
 
 namespace roci::dpdk_port {
 

@@ -1,7 +1,7 @@
 // The GID table and the active path MTU of a NIC.
 #include <algorithm>
 
-#include "emulator/engine.h"
+#include "emulator/config.h"
 #include "proto/bth.h"
 #include "proto/icrc.h"
 #include "proto/imm_dt.h"

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "emulator/command.h"
+#include "emulator/config.h"
 #include "emulator/counters.h"
-#include "emulator/engine.h"
 #include "emulator/time.h"
 #include "proto/types.h"
 

@@ -11,10 +11,10 @@
 #include <memory>
 #include <vector>
 
+#include "emulator/config.h"
 #include "emulator/context.h"
 #include "emulator/counters.h"
 #include "emulator/dice.h"
-#include "emulator/engine.h"
 #include "emulator/event_queue.h"
 #include "emulator/flat_table.h"
 #include "emulator/memory.h"

@@ -1,6 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include "emulator/engine.h"
+#include "emulator/config.h"
 #include "proto/text.h"
 
 using namespace roci::emulator;

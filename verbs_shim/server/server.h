@@ -15,7 +15,9 @@
 #include <vector>
 
 #include "emulator/command.h"
-#include "emulator/engine.h"
+#include "emulator/config.h"
+#include "emulator/counters.h"
+#include "emulator/memory.h"
 #include "verbs_shim/server/unique_fd.h"
 
 namespace roci::shim {

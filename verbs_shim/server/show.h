@@ -12,8 +12,8 @@
 #include <nlohmann/json.hpp>
 
 #include "emulator/command.h"
+#include "emulator/config.h"
 #include "emulator/counters.h"
-#include "emulator/engine.h"
 #include "verbs_shim/server/server.h"
 
 namespace roci::shim {

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "emulator/config.h"
 #include "emulator/counters.h"
-#include "emulator/engine.h"
 
 namespace roci::shim {
 
