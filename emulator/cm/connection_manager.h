@@ -7,10 +7,12 @@
 // Two layers: `Endpoint` (endpoint.h) is one id, with addresses, port and events; `Conversation`
 // (conversation.h) is what two sides said to each other under a pair of communication ids.
 //
-// Bounds: ids a client, ids in all, requests that wait for an application's answer (a listener's backlog),
-// conversations in time wait; beyond them a peer's REQ is refused or not answered, and nothing else is
-// disturbed. All that a peer sends is hostile. Errors are the errno that the rdma_cm device would give.
-// Thread rule: one thread. Lifetimes: spans are lent for the call.
+// Bounds: ids a client and in all, beyond which a peer's REQ is refused; requests that wait for an
+// application's answer (a listener's backlog), beyond which a REQ is not answered, so that its retry may find
+// room; conversations that outlive their id, beyond which the next is forgotten at once; MADs to be taken,
+// beyond which they are lost as on a wire. Nothing else is disturbed. All that a peer sends is hostile.
+// Errors are the errno that the rdma_cm device would give. Thread rule: one thread. Lifetimes: spans are lent
+// for the call.
 #pragma once
 
 #include <array>
@@ -89,7 +91,8 @@ struct ConnectionParameters {
   PrivateData private_data;
 };
 
-// How to reach a datagram peer (kEstablished of port space UDP) or group (kMulticastJoin).
+// How to reach a datagram peer (kEstablished of a UD id) or group (kMulticastJoin). kConnectRequest of a UD
+// id carries one of which only the private data means something.
 struct DatagramParameters {
   proto::Qpn qpn;
   proto::Qkey qkey;
@@ -100,9 +103,10 @@ struct DatagramParameters {
 struct Event {
   EventKind kind = EventKind::kAddrResolved;
   ClientId client{};
-  IdHandle id;                  // kConnectRequest: the new id
-  IdHandle listener;            // kConnectRequest only
-  std::int32_t status = 0;      // a negative errno; kRejected: the reason of the REJ, or the SIDR status
+  IdHandle id;              // kConnectRequest: the new id
+  IdHandle listener;        // kConnectRequest only
+  std::int32_t status = 0;  // a negative errno; kRejected: the reason of the REJ; kUnreachable of a UD id
+                            // that the peer refused: the SIDR status
   std::uint64_t multicast = 0;  // kMulticastJoin, kMulticastError: the number that join() was given
   std::variant<std::monostate, ConnectionParameters, DatagramParameters> parameters;
 };
@@ -143,8 +147,12 @@ struct QpTransition {
 struct Limits {
   std::uint32_t ids = 65536;  // of all clients
   std::uint32_t ids_of_client = 16384;
-  std::uint32_t backlog = 1024;      // the most a listener gets, whatever it asks for
-  std::uint32_t time_waits = 16384;  // conversations remembered after their end
+  std::uint32_t backlog = 1024;  // the most a listener gets, whatever it asks for
+  std::uint32_t time_waits =
+      16384;  // conversations that say goodbye or are remembered after their id is gone
+  std::uint32_t groups_of_id = 64;
+  std::uint32_t mads = 8192;               // that wait to be taken
+  std::uint8_t responder_resources = 128;  // READs and ATOMICs of one QP: DeviceLimits::max_qp_rd_atom
 };
 
 class ConnectionManager {
@@ -179,12 +187,15 @@ class ConnectionManager {
   };
   [[nodiscard]] Created create(ClientId client, PortSpace space, QpType type);
   // Says goodbye to a peer (DREQ or REJ) as its state wants. No event of this id is taken after it: those
-  // that were not are dropped. A listener's requests that were not accepted are rejected.
+  // that were not are dropped, and the ids of a listener's requests with them; requests whose event was taken
+  // live on without the listener. (So whoever holds events back from an application destroys their ids.)
   [[nodiscard]] std::errc destroy(ClientId client, IdHandle id, Time now);
   // Moves an id, and its events that were not taken, to another client [rdma_migrate_id].
   [[nodiscard]] std::errc migrate(ClientId from, IdHandle id, ClientId to);
 
+  // Port 0: any that is free. EADDRNOTAVAIL: no address of a NIC that the client sees; EADDRINUSE.
   [[nodiscard]] std::errc bind(ClientId client, IdHandle id, const SocketAddress& source);
+  // ENETUNREACH: no NIC leads there. What needs the network ends with kAddrResolved or kAddrError.
   [[nodiscard]] std::errc resolve_address(ClientId client, IdHandle id,
                                           const std::optional<SocketAddress>& source,
                                           const SocketAddress& destination, Duration timeout, Time now);
@@ -192,15 +203,21 @@ class ConnectionManager {
   // Nothing: no such id.
   [[nodiscard]] std::optional<Route> route(ClientId client, IdHandle id) const;
 
+  // `backlog` 0: the most there is. A request counts until it is accepted, rejected or destroyed, so a short
+  // one is lengthened to kLeastBacklog: an application that reads its events slowly is meant, not one that
+  // answers slowly.
+  static constexpr std::uint32_t kLeastBacklog = 128;
   [[nodiscard]] std::errc listen(ClientId client, IdHandle id, std::uint32_t backlog);
   [[nodiscard]] std::errc connect(ClientId client, IdHandle id, const ConnectionParameters& parameters,
                                   Time now);
-  // Of the passive side: REP (or SIDR REP); of the active side after kConnectResponse: RTU. `parameters` is
-  // none where the application's library gives none (the active side).
+  // Of the passive side: REP (or SIDR REP); of the active side after kConnectResponse: RTU, which no event
+  // follows. `parameters` is none where the application's library gives none (the active side).
   [[nodiscard]] std::errc accept(ClientId client, IdHandle id,
                                  const std::optional<ConnectionParameters>& parameters, Time now);
   [[nodiscard]] std::errc reject(ClientId client, IdHandle id, std::uint8_t reason, const PrivateData& data,
                                  Time now);
+  // DREQ where there is a connection; success without effect where it is already gone or not yet there.
+  // A peer's DREQ is answered at once, without waiting for the application.
   [[nodiscard]] std::errc disconnect(ClientId client, IdHandle id, Time now);
   // The application saw data before the RTU arrived [IBTA 12.9.7, communication established].
   [[nodiscard]] std::errc notify_established(ClientId client, IdHandle id, Time now);
@@ -212,7 +229,7 @@ class ConnectionManager {
   };
   [[nodiscard]] QpAnswer qp_attributes(ClientId client, IdHandle id, QpState state) const;
 
-  // ---- groups: `number` comes back in the event
+  // ---- groups: `number` comes back in the event, unique within the id
   [[nodiscard]] std::errc join(ClientId client, IdHandle id, const SocketAddress& group, std::uint64_t number,
                                Time now);
   [[nodiscard]] std::errc leave(ClientId client, IdHandle id, std::uint64_t number);
@@ -244,6 +261,7 @@ class ConnectionManager {
   };
   [[nodiscard]] const Counters& counters() const;
   [[nodiscard]] std::size_t conversations() const;  // time wait included
+  [[nodiscard]] std::size_t ids() const;
 
  private:
   struct Impl;
