@@ -1,21 +1,20 @@
 // The shared captures, read packet by packet: rxe's and those of hardware. Skips (exit status 77) where they
 // are not.
 #include "tests/catch_main.h"
-#include "tests/proto/support.h"
+#include "tests/proto/captures.h"
 
-#include "proto/link_type.h"
+#include "proto/cm.h"
 #include "proto/roce_view.h"
 #include "proto/text.h"
 
-#include <pcap/pcap.h>
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -33,45 +32,24 @@ std::filesystem::path shared_folder() {
   return "../shared";
 }
 
-struct Capture {
-  LinkType link;
-  std::vector<Bytes> frames;
-};
-
-Capture read_capture(const std::filesystem::path& path) {
-  char error[PCAP_ERRBUF_SIZE];
-  const std::unique_ptr<pcap_t, decltype(&pcap_close)> file{pcap_open_offline(path.c_str(), error),
-                                                            &pcap_close};
-  REQUIRE(file != nullptr);
-  const auto link = link_type_from_pcap(pcap_datalink(file.get()));
-  REQUIRE(link);
-  Capture capture{*link, {}};
-  pcap_pkthdr* header = nullptr;
-  const unsigned char* data = nullptr;
-  while (pcap_next_ex(file.get(), &header, &data) == 1) {
-    REQUIRE(header->caplen == header->len);
-    const auto* const bytes = reinterpret_cast<const std::byte*>(data);
-    capture.frames.emplace_back(bytes, bytes + header->caplen);
-  }
-  return capture;
-}
-
-std::vector<std::filesystem::path> captures_in(const std::filesystem::path& folder) {
-  std::vector<std::filesystem::path> paths;
-  for (const auto& entry : std::filesystem::directory_iterator{folder}) {
-    const auto extension = entry.path().extension();
-    if (extension == ".pcap" || extension == ".pcapng") paths.push_back(entry.path());
-  }
-  std::sort(paths.begin(), paths.end());
-  return paths;
-}
-
 struct Count {
   std::size_t packets = 0;
   std::size_t wrong_icrc = 0;
   std::size_t unsound = 0;  // of those, by parse()
   std::size_t other_traffic = 0;
+  std::size_t cm_messages = 0;
 };
+
+// What is sent to QP 1 is CM in all captures; nobody writes what we take for reserved.
+void check_cm(const Packet& packet, Count& count) {
+  if (packet.opcode_info().service != Service::kUd || packet.bth.destination != kQpnGsi) return;
+  const auto mad = parse_cm(packet.payload);
+  REQUIRE(mad.has_value());
+  ++count.cm_messages;
+  std::array<std::byte, kMadBytes> again{};
+  write_cm(mad->header, mad->message, again);
+  CHECK(std::equal(again.begin(), again.end(), packet.payload.begin()));
+}
 
 // Every property that must hold for any frame, and a count.
 void check_frame(const Bytes& frame, LinkType link, Count& count) {
@@ -101,6 +79,7 @@ void check_frame(const Bytes& frame, LinkType link, Count& count) {
   REQUIRE(back);
   CHECK(back->packet() == dissection.packet);
   CHECK(frame_of(back->packet()) == frame);
+  check_cm(dissection.packet, count);
 }
 
 Count check_folder(const std::filesystem::path& folder, const std::map<std::string, std::size_t>& damaged) {
@@ -119,6 +98,7 @@ Count check_folder(const std::filesystem::path& folder, const std::map<std::stri
     total.wrong_icrc += count.wrong_icrc;
     total.unsound += count.unsound;
     total.other_traffic += count.other_traffic;
+    total.cm_messages += count.cm_messages;
   }
   return total;
 }
@@ -132,6 +112,7 @@ TEST_CASE(
   CHECK(count.packets == 2097 + 6);  // in pcap and in pcapng
   CHECK(count.unsound == 2);         // a reserved opcode, and TVer 3
   CHECK(count.wrong_icrc == 7);
+  CHECK(count.cm_messages == 43);
   std::printf("rxe: %zu packets, %zu unsound, %zu with a wrong ICRC, %zu frames of other traffic\n",
               count.packets, count.unsound, count.wrong_icrc, count.other_traffic);
 }
@@ -142,6 +123,7 @@ TEST_CASE("public captures: hardware, RoCE v1, VLAN, IPv6") {
   CHECK(count.packets == 33);
   CHECK(count.unsound == 0);
   CHECK(count.other_traffic == 0);
+  CHECK(count.cm_messages == 7);
   std::printf("public: %zu packets, %zu with a wrong ICRC\n", count.packets, count.wrong_icrc);
 }
 
