@@ -28,6 +28,7 @@ import harness
 import cases_applications  # noqa: F401  each module registers its cases
 import cases_daemon        # noqa: F401
 import cases_frameworks    # noqa: F401
+import cases_interop       # noqa: F401
 import cases_kills         # noqa: F401
 import cases_peers         # noqa: F401
 import cases_wire          # noqa: F401
@@ -45,10 +46,10 @@ def on_term(_signal, _frame):
     raise KeyboardInterrupt  # so that the case's processes are ended, too
 
 
-def run_case(case, user, product, base, slow, keep, kills):
+def run_case(case, user, product, base, slow, keep, kills, interop):
     """Returns (status, reason, seconds)."""
     begin = time.monotonic()
-    world = harness.World(product, user, f"{user}-{case.name}", base, slow, kills)
+    world = harness.World(product, user, f"{user}-{case.name}", base, slow, kills, interop)
     status, reason = "pass", ""
     signal.alarm(int(case.limit * slow) + 1)
     try:
@@ -88,6 +89,7 @@ def main():
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the results there")
     parser.add_argument("--slow", type=float, default=1.0, metavar="FACTOR", help="multiply every time limit")
     parser.add_argument("--kills", type=int, default=40, metavar="N", help="applications that killed/at-random-moments kills (40)")
+    parser.add_argument("--interop", type=pathlib.Path, metavar="FILE", help="interop/matrix tries all cells and writes their table")
     parser.add_argument("--keep", action="store_true", help="keep the folders of cases that passed, too")
     options = parser.parse_args()
 
@@ -127,7 +129,7 @@ def main():
             status, reason, seconds = "skip", "the runner is not root", 0.0
         else:
             status, reason, seconds = run_case(case, user, product if user == "root" else for_user, base,
-                                               options.slow, options.keep, options.kills)
+                                               options.slow, options.keep, options.kills, options.interop)
         interrupted = status == "interrupted"
         status = "fail" if interrupted else status
         results.append({"name": name, "status": status, "reason": reason, "seconds": round(seconds, 3)})
