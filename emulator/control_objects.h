@@ -43,7 +43,7 @@ Outcome create_cq(Shard& shard, Context& context, const CreateCq& command);
 Outcome resize_cq(Shard& shard, Context& context, const ResizeCq& command);
 Outcome destroy_cq(Shard& shard, Context& context, CqHandle handle);
 Outcome create_srq(Shard& shard, Context& context, const CreateSrq& command);
-Outcome modify_srq(const Shard& shard, Context& context, const ModifySrq& command);
+Outcome modify_srq(Shard& shard, Context& context, const ModifySrq& command);
 Outcome query_srq(const Context& context, SrqHandle handle);
 Outcome destroy_srq(Shard& shard, Context& context, SrqHandle handle);
 

@@ -94,7 +94,7 @@ Outcome create_srq(Shard& shard, Context& context, const CreateSrq& command) {
 }
 
 // One invalid attribute, and nothing changes [IBTA 11.2.3.3].
-Outcome modify_srq(const Shard& shard, Context& context, const ModifySrq& command) {
+Outcome modify_srq(Shard& shard, Context& context, const ModifySrq& command) {
   SharedReceiveQueue* const srq = context.srqs.find(command.srq.value);
   if (srq == nullptr) return refuse(std::errc::invalid_argument);
   const bool moves = !command.ring.empty();
@@ -110,6 +110,7 @@ Outcome modify_srq(const Shard& shard, Context& context, const ModifySrq& comman
   }
   srq->max_wr = max_wr;
   srq->limit = limit;
+  check_limit(shard, *srq);  // who arms it too late is told, too
   return {};
 }
 

@@ -42,7 +42,7 @@ struct SharedReceiveQueue {
 [[nodiscard]] bool take_shared_receive(Shard& shard, Qp& qp);
 // The packet is cancelled: what it took is anybody's again.
 void return_shared_receive(Qp& qp, const RequestEffect& effect);
-// After a batch: raises the event, once, if fewer than the limit are left.
+// After a batch, and when it is armed: raises the event, once, if fewer than the limit are left.
 void check_limit(Shard& shard, SharedReceiveQueue& srq);
 // What is posted and not taken moves to another ring, which has room for it and elements of the same size.
 void move_to(SharedReceiveQueue& srq, Ring ring);

@@ -126,6 +126,21 @@ TEST_CASE("the limit event is raised once, when fewer are left, and the limit is
   CHECK(s.count(EventKind::kSrqLimitReached) == 1);
 }
 
+TEST_CASE("a limit armed above what is posted raises its event at once") {
+  SrqStage s;
+  REQUIRE(s.set_limit(1) == std::errc{});
+  CHECK(s.count(EventKind::kSrqLimitReached) == 1);
+  CHECK(s.limit() == 0);
+  for (std::uint64_t id = 0; id < 3; ++id)
+    REQUIRE(s.post(id));
+  REQUIRE(s.set_limit(3) == std::errc{});  // 3 are not fewer than 3
+  CHECK(s.count(EventKind::kSrqLimitReached) == 0);
+  REQUIRE(s.set_limit(4) == std::errc{});
+  CHECK(s.count(EventKind::kSrqLimitReached) == 1);
+  s.bench.send(s.a, s.send(100));
+  CHECK(s.count(EventKind::kSrqLimitReached) == 0);
+}
+
 TEST_CASE("Q08: ERR flushes what the QP had taken, nothing else, and raises the last-WQE event") {
   SrqStage s;
   for (std::uint64_t id = 1; id <= 3; ++id)
@@ -252,6 +267,8 @@ TEST_CASE("moved to another ring, it keeps what is posted, in order") {
 
 TEST_CASE("one invalid attribute, and nothing changes [IBTA 11.2.3.3]") {
   SrqStage s;
+  for (std::uint64_t id = 0; id < kDepth; ++id)
+    REQUIRE(s.post(id));
   REQUIRE(s.set_limit(3) == std::errc{});
   CHECK(s.set_limit(kDepth + 1) == std::errc::invalid_argument);
   CHECK(s.srq->resize(s.bench.client(), 2) == std::errc::invalid_argument);  // below the limit
@@ -265,8 +282,9 @@ TEST_CASE("one invalid attribute, and nothing changes [IBTA 11.2.3.3]") {
   CHECK(modify(2, 31, ring.bytes().first(100)) == std::errc::invalid_argument);
   CHECK(s.limit() == 3);
   CHECK(s.look().max_wr == kDepth);
-  CHECK(modify(20, 31, ring.bytes()) == std::errc{});
-  CHECK(s.limit() == 20);
+  CHECK(modify(5, 31, ring.bytes()) == std::errc{});
+  CHECK(s.limit() == 5);
+  CHECK(s.look().max_wr == 31);
 }
 
 TEST_CASE("Q04: made and destroyed with errnos") {
