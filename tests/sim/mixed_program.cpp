@@ -41,8 +41,8 @@ struct Party {
   std::vector<RingMemory> old_rings;  // of the CQ and the SRQ; not to be touched
   std::unique_ptr<Srq> srq;
   std::uint32_t srq_max_wr = kQueue * 2;
-  std::uint32_t srq_limit = 0;   // armed; 0: no event is to come
-  std::uint32_t srq_posted = 0;  // as last seen; fewer now means that some were taken
+  std::uint32_t srq_limit = 0;  // armed; 0: no event is to come
+  bool awaits_limit = false;    // posts to the SRQ when its event has come
   Mr arena;
   std::vector<std::uint32_t> free_slots;
   Mr counter;                              // that peers add to
@@ -84,6 +84,7 @@ struct Pending {
   std::uint64_t tag = 0;          // what the slot holds
   std::vector<std::byte> brings;  // what a READ or CMP_SWAP does
   std::optional<AhHandle> ah;     // of a datagram
+  bool has_lost_handle = false;   // that was destroyed before it was told to be sent
   std::uint32_t offset = 0;       // of a READ
   bool is_local = false;          // bind or invalidation: no slot
 };
@@ -364,7 +365,7 @@ class MixedProgram {
 
   void post(End& end) {
     Party& party = *end.party;
-    if (end.to_post == 0 || end.is_broken || party.free_slots.size() < 8 ||
+    if (end.to_post == 0 || end.is_broken || end.has_failed || party.free_slots.size() < 8 ||
         end.qp->send_queued() + 2 > kQueue)
       return;
     SendWr wr;
@@ -617,17 +618,24 @@ class MixedProgram {
 
   // ---- completions
 
+  // A broken connection has its requests flushed, once behind exhausted retries; so has a datagram QP what
+  // stands behind one whose handle is gone.
+  static bool may_fail(const End& end, const RingCqe& cqe) {
+    if (cqe.status == kWcFlushed) return end.is_broken || end.has_failed;
+    if (end.has_failed) return false;
+    if (end.is_broken) return end.type == QpType::kRc && cqe.status == kWcRetryExceeded;
+    const auto it = std::find_if(end.pending.begin(), end.pending.end(),
+                                 [&](const Pending& one) { return one.wr_id == cqe.wr_id; });
+    return it != end.pending.end() && it->has_lost_handle && cqe.status == kWcLocalQpOperation;
+  }
+
   void complete_send(End& end, const RingCqe& cqe) {
     const bool is_success = cqe.status == kWcSuccess;
-    if (!is_success && !end.is_broken)
-      return fail(&end, "a send fails with status " + std::to_string(cqe.status));
+    if (!is_success && !may_fail(end, cqe))
+      return fail(&end, std::string(end.is_broken ? "a broken connection's send has" : "a send fails with") +
+                            " status " + std::to_string(cqe.status));
     if (is_success && end.has_failed) return fail(&end, "a success behind a failure");
-    if (!is_success) {
-      const bool first = !std::exchange(end.has_failed, true);
-      const bool may =
-          cqe.status == kWcFlushed || (first && end.type == QpType::kRc && cqe.status == kWcRetryExceeded);
-      if (!may) return fail(&end, "a broken connection's send has status " + std::to_string(cqe.status));
-    }
+    if (!is_success) end.has_failed = true;
     while (!end.pending.empty()) {
       const Pending one = std::move(end.pending.front());
       end.pending.pop_front();
@@ -637,6 +645,9 @@ class MixedProgram {
       if (is_it && is_success && !one.is_signaled) return fail(&end, "an unsignaled work request completes");
       if (is_it && is_success && cqe.opcode != one.opcode)
         return fail(&end, "a send completes with opcode " + std::to_string(cqe.opcode));
+      // What was sent in time was told before the handle was destroyed.
+      if (is_it && is_success && one.has_lost_handle)
+        return fail(&end, "a datagram is sent by a handle that is gone");
       finish(end, one, !is_it || is_success);
       if (is_it) return;
     }
@@ -653,6 +664,7 @@ class MixedProgram {
     party.free_slots.push_back(one.slot);
     if (!is_success) {
       if (one.adds) ++end.peer->party->uncertain;
+      datagrams_.erase(one.tag);  // must not arrive
       return;
     }
     std::size_t brought = 0;
@@ -837,10 +849,10 @@ class MixedProgram {
         if (party.srq->posted() >= party.srq_limit)
           return fail(nullptr, "an SRQ raises its limit event with as many receives left");
         party.srq_limit = 0;
+        party.awaits_limit = false;
       }
     }
-    const bool were_taken = party.srq->posted() < std::exchange(party.srq_posted, party.srq->posted());
-    if (were_taken && party.srq->posted() < party.srq_limit)
+    if (party.srq->posted() < party.srq_limit)
       fail(nullptr, "an SRQ has fewer receives than its limit, and raises no event");
   }
 
@@ -875,10 +887,9 @@ class MixedProgram {
       }
     }
     for (const std::unique_ptr<Party>& party : parties_) {
-      if (party->is_asleep || !random_.chance(eagerness_ / 2)) continue;
-      for (std::size_t i = random_.index(6) + 1; i != 0; --i)
+      if (party->is_asleep || party->awaits_limit || !random_.chance(eagerness_ / 2)) continue;
+      for (std::size_t i = random_.index(6) + 1; i != 0 && party->srq->posted() < party->srq_max_wr; --i)
         post_receive(*party, nullptr);
-      party->srq_posted = party->srq->posted();
     }
     const bool wants = std::any_of(ends_.begin(), ends_.end(), [](const std::unique_ptr<End>& end) {
       return !end->is_gone && (end->to_post != 0 || !end->expected.empty());
@@ -889,14 +900,18 @@ class MixedProgram {
   // ---- what it does by commands
 
   void disturb() {
-    for (const auto& [party, gid, ipv6] : std::exchange(wanted_handles_, {}))
-      (void)handle_to(*party, gid, ipv6);
+    for (const auto& [party, gid, ipv6] : std::exchange(wanted_handles_, {})) {
+      if (!has_lost_sends(*party)) (void)handle_to(*party, gid, ipv6);
+    }
     if (random_.chance(30'000)) {
       Party& party = *parties_[random_.index(parties_.size())];
       party.old_rings.push_back(party.client->resize(*party.cq, random_.between32(3000, 8000)));
       fill_noise(random_, party.old_rings.back().bytes());
     }
-    if (random_.chance(200'000)) change_srq(*parties_[random_.index(parties_.size())]);
+    for (const std::unique_ptr<Party>& party : parties_) {
+      if (random_.chance(150'000)) change_srq(*party);
+      if (!result_.ok()) return;
+    }
     if (random_.chance(100'000) && !handles_.empty()) {
       auto one = handles_.begin();
       std::advance(one, static_cast<std::ptrdiff_t>(random_.index(handles_.size())));
@@ -907,7 +922,16 @@ class MixedProgram {
     if (random_.chance(10'000)) break_connection();
     for (const std::unique_ptr<End>& end : ends_) {
       if (end->is_broken && !end->is_gone && end->peer != nullptr) bury(*end);
+      if (end->has_failed && !end->is_broken && end->pending.empty()) resume(*end);
     }
+  }
+
+  // A datagram QP goes on when what stood behind the failure is flushed.
+  void resume(End& end) {
+    if (end.qp->state() != QpState::kSqe) return fail(&end, "a send fails, and the QP is not in SQE");
+    if (end.party->client->to_state(*end.qp, QpState::kRts) != std::errc{})
+      return fail(&end, "leaving SQE is refused");
+    end.has_failed = false;
   }
 
   // Moves it, or arms its limit. What does not fit is refused, and changes nothing.
@@ -936,27 +960,47 @@ class MixedProgram {
       const std::uint32_t soon = posted - std::min(posted, random_.between32(0, 2));
       const std::uint32_t limit = random_.chance(500'000) ? soon : random_.between32(0, party.srq_max_wr + 1);
       const bool fits = limit <= party.srq_max_wr;
-      if (fits) party.srq_limit = limit;
+      if (fits) {
+        party.srq_limit = limit;
+        party.awaits_limit = limit != 0 && random_.chance(500'000);
+      }
       if ((party.srq->set_limit(*party.client, limit) == std::errc{}) != fits)
         return fail(nullptr, "the limit of an SRQ is judged wrongly");
+      hear(party);
     }
   }
 
-  // A handle goes when no send uses it, though what was sent by it may be under way.
+  // A handle goes when no send uses it, though what was sent by it may be under way; or amid them, and what
+  // is not sent by then fails.
   void destroy_handles() {
     for (const auto& [party, ah] : std::exchange(retired_handles_, {})) {
-      const bool is_used =
-          std::any_of(ends_.begin(), ends_.end(), [&, party = party, ah = ah](const auto& end) {
-            return end->party == party &&
-                   std::any_of(end->pending.begin(), end->pending.end(), [&](const Pending& one) {
-                     return one.ah.has_value() && one.ah->value == ah.value;
-                   });
-          });
-      if (is_used)
+      const auto each_use = [&, party = party, ah = ah](auto&& visit) {
+        for (const std::unique_ptr<End>& end : ends_) {
+          for (Pending& one : end->pending) {
+            if (end->party == party && one.ah.has_value() && one.ah->value == ah.value) visit(one);
+          }
+        }
+      };
+      bool is_used = false;
+      each_use([&](Pending&) { is_used = true; });
+      if (is_used && !random_.chance(300'000)) {
         retired_handles_.emplace_back(party, ah);
-      else if (party->client->destroy(ah) != std::errc{})
+        continue;
+      }
+      if (party->client->destroy(ah) != std::errc{})
         return fail(nullptr, "destroying an address handle is refused");
+      poll(*party);  // what came before the reply
+      if (!result_.ok()) return;
+      each_use([](Pending& one) { one.has_lost_handle = true; });
     }
+  }
+  // Its queued sends name handles by numbers that the next handle may get.
+  bool has_lost_sends(const Party& party) const {
+    return std::any_of(ends_.begin(), ends_.end(), [&](const std::unique_ptr<End>& end) {
+      return end->party == &party && end->qp->send_queued() != 0 &&
+             std::any_of(end->pending.begin(), end->pending.end(),
+                         [](const Pending& one) { return one.has_lost_handle; });
+    });
   }
 
   void break_connection() {
