@@ -103,10 +103,10 @@ struct DatagramParameters {
 struct Event {
   EventKind kind = EventKind::kAddrResolved;
   ClientId client{};
-  IdHandle id;              // kConnectRequest: the new id
-  IdHandle listener;        // kConnectRequest only
-  std::int32_t status = 0;  // a negative errno; kRejected: the reason of the REJ; kUnreachable of a UD id
-                            // that the peer refused: the SIDR status
+  IdHandle id;                  // kConnectRequest: the new id
+  IdHandle listener;            // kConnectRequest only
+  std::int32_t status = 0;      // a negative errno; kRejected: the reason of the REJ; kUnreachable of a UD id
+                                // that the peer refused: the SIDR status
   std::uint64_t multicast = 0;  // kMulticastJoin, kMulticastError: the number that join() was given
   std::variant<std::monostate, ConnectionParameters, DatagramParameters> parameters;
 };
