@@ -1,11 +1,13 @@
 """The interoperability matrix against the kernel's Soft-RoCE: see tests/interop. `tools/interop` runs all of it."""
+import fnmatch
 import pathlib
 import select
 import shutil
 import subprocess
 import sys
+import zlib
 
-from cases_wire import RxeLab, in_root
+from cases_wire import Capture, RxeLab, in_root
 from harness import Failure, Skip, case, check, wait_for
 
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -91,11 +93,19 @@ def _(world):
     bench = Bench(world, "af_packet")
     everything = world.interop is not None  # the file for the table of all cells
     cells = matrix.full(4096) if everything else matrix.covering(4096)
+    if world.cells:
+        cells = [cell for cell in matrix.full(4096) if fnmatch.fnmatchcase(str(cell), world.cells)]
+        check(cells, f"no cell is like {world.cells}")
     results, harmed = {}, 0
-    for seed, cell in enumerate(cells, 1):
-        if everything and seed % 100 == 0:
-            print(f"    {seed} of {len(cells)} cells", flush=True)
-        results[cell], more = bench.run(cell, seed)
+    for number, cell in enumerate(cells, 1):
+        seed = zlib.crc32(str(cell).encode()) % 100000
+        if everything and number % 100 == 0:
+            print(f"    {number} of {len(cells)} cells", flush=True)
+        if world.cells:
+            with Capture(world, world.folder / (str(cell).replace("/", "-") + ".pcapng"), namespace=HOST):
+                results[cell], more = bench.run(cell, seed)
+        else:
+            results[cell], more = bench.run(cell, seed)
         harmed += more
         if results[cell] and not matrix.deviation(cell, results[cell]):
             print(f"    {cell}: {results[cell]}", flush=True)

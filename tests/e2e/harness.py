@@ -209,9 +209,10 @@ def cpu_seconds(pid):
 class World:
     """One case's surroundings: a user, a folder, a runtime folder in which a private daemon lives."""
 
-    def __init__(self, product, user, name, base, slow=1.0, kills=0, interop=None):
+    def __init__(self, product, user, name, base, slow=1.0, kills=0, interop=None, cells=None):
         self.product = product
         self.interop = interop  # cases_interop.py: all cells, and the file for their table
+        self.cells = cells  # or those that match
         self.kills = kills  # how many cases_kills.py does
         self.user = user
         self.slow = slow  # factor on time limits: sanitizers cost time

@@ -46,10 +46,10 @@ def on_term(_signal, _frame):
     raise KeyboardInterrupt  # so that the case's processes are ended, too
 
 
-def run_case(case, user, product, base, slow, keep, kills, interop):
+def run_case(case, user, product, base, slow, keep, kills, interop, cells):
     """Returns (status, reason, seconds)."""
     begin = time.monotonic()
-    world = harness.World(product, user, f"{user}-{case.name}", base, slow, kills, interop)
+    world = harness.World(product, user, f"{user}-{case.name}", base, slow, kills, interop, cells)
     status, reason = "pass", ""
     signal.alarm(int(case.limit * slow) + 1)
     try:
@@ -90,6 +90,7 @@ def main():
     parser.add_argument("--slow", type=float, default=1.0, metavar="FACTOR", help="multiply every time limit")
     parser.add_argument("--kills", type=int, default=40, metavar="N", help="applications that killed/at-random-moments kills (40)")
     parser.add_argument("--interop", type=pathlib.Path, metavar="FILE", help="interop/matrix tries all cells and writes their table")
+    parser.add_argument("--cells", metavar="PATTERN", help="interop/matrix tries these, and keeps a capture of each")
     parser.add_argument("--keep", action="store_true", help="keep the folders of cases that passed, too")
     options = parser.parse_args()
 
@@ -129,7 +130,7 @@ def main():
             status, reason, seconds = "skip", "the runner is not root", 0.0
         else:
             status, reason, seconds = run_case(case, user, product if user == "root" else for_user, base,
-                                               options.slow, options.keep, options.kills, options.interop)
+                                               options.slow, options.keep, options.kills, options.interop, options.cells)
         interrupted = status == "interrupted"
         status = "fail" if interrupted else status
         results.append({"name": name, "status": status, "reason": reason, "seconds": round(seconds, 3)})

@@ -78,6 +78,8 @@ def entry(found):
 DEVIATIONS = (
     (lambda cell: cell.operation == ("rc", "send_inv") and cell.requester == "we", "does not tell of an invalidation",
      "The kernel's Soft-RoCE (6.1) does not tell an application that a key was invalidated; it does invalidate it."),
+    (lambda cell: cell.operation == ("rc", "read_bad_rkey") and (cell.requester, cell.faults) == ("peer", "loss"), "no completion of a request",
+     "The NAK was lost, so nobody answers any more: Soft-RoCE repeats a READ for ever, whatever its retry count (other requests it gives up)."),
 )
 
 

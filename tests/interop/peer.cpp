@@ -607,6 +607,8 @@ class Side {
   void check_request(std::size_t i, const ibv_wc& wc) {
     require(wc.wr_id == i, "request " + std::to_string(wc.wr_id) + " completes, not " + std::to_string(i));
     const std::string status = ibv_wc_status_str(wc.status);
+    // Who failed says so once; if that is lost, nobody answers any more.
+    if (operation_.error != Operation::Error::kNone && !cell_.is_clean && wc.status == IBV_WC_RETRY_EXC_ERR) return;
     switch (operation_.error) {
       case Operation::Error::kNone:
         require(wc.status == IBV_WC_SUCCESS, "request " + std::to_string(i) + ": " + status);
