@@ -1,6 +1,7 @@
 #include "proto/text.h"
 
 #include "proto/bytes.h"
+#include "proto/cm_text.h"
 
 #include <arpa/inet.h>
 
@@ -309,6 +310,10 @@ class FieldWriter {
   void text(std::string_view key, std::string_view current, std::string_view usual, const Set&) {
     if (current != usual) pair(key, current);
   }
+  void comment(std::string_view text) {
+    word("#");
+    word(text);
+  }
   std::string take() { return std::move(line_); }
 
  private:
@@ -528,6 +533,14 @@ void read_tail(FieldReader& fields, OwnedPacket& owned) {
   }
 }
 
+// What the payload of a packet to QP 1 says, in words; empty if it is no CM message.
+std::string cm_comment(const Packet& p) {
+  if (p.bth.opcode != Opcode::kUdSendOnly || p.bth.destination != kQpnGsi) return {};
+  const auto mad = parse_cm(p.payload);
+  if (!mad) return {};
+  return std::string{name_of(attribute_of(mad->message))} + ": " + cm_details(mad->message);
+}
+
 }  // namespace
 
 std::string to_text(const Packet& packet, TextDetail detail) {
@@ -546,6 +559,7 @@ std::string to_text(const Packet& packet, TextDetail detail) {
   if (!all_zero(p.pad)) fields.pair("pad", hex_bytes(p.pad));
   if (!p.trailer.empty()) fields.pair("trailer", hex_bytes(p.trailer));
   visit_checks(fields, p);
+  if (const std::string comment = cm_comment(p); !comment.empty()) fields.comment(comment);
   return fields.take();
 }
 
@@ -560,7 +574,7 @@ void OwnedPacket::own_trailer(std::vector<std::byte> bytes) {
 }
 
 Result<OwnedPacket, TextError> from_text(std::string_view line) {
-  FieldReader fields{line};
+  FieldReader fields{line.substr(0, line.find('#'))};
   const std::string_view head = fields.head();
   const std::optional<Opcode> opcode = opcode_from_head(head);
   if (!opcode) return Unexpected{TextError{"'" + std::string{head.substr(0, 64)} + "' is no opcode"}};

@@ -2,8 +2,8 @@
 //   RC_SEND_ONLY from=10.0.0.1 to=10.0.0.2 dqpn=0x11 psn=100 a=1 len=4 data=01020304
 //
 // A field that has its usual value is left out, so what is computed (lengths, checksums, ICRC) shows only
-// when wrong. Not here: sentences for people (tools explain). Allocates; not for the data path. No thread
-// rule.
+// when wrong. A CM message is told in words behind a '#', where reading ends. Not here: sentences for people
+// (tools explain). Allocates; not for the data path. No thread rule.
 #pragma once
 
 #include "proto/packet.h"

@@ -1,5 +1,6 @@
 #include "tests/proto/support.h"
 
+#include "proto/cm_text.h"
 #include "proto/text.h"
 
 #include <catch2/catch.hpp>
@@ -127,4 +128,77 @@ TEST_CASE("addresses as text") {
   CHECK(to_text(*ula) == "fd77::11");
   for (const char* bad : {"", "1.2.3", "1.2.3.256", "fd77::1::2", "name"})
     CHECK_FALSE(gid_from_text(bad).has_value());
+}
+
+TEST_CASE("a CM message is told behind the fields, where reading ends") {
+  CmRej rej;
+  rej.remote_comm_id = CommunicationId{0x1234};
+  rej.reason = CmRejectReason::kInvalidServiceId;
+  std::array<std::byte, kMadBytes> payload{};
+  write_cm({}, rej, payload);
+  Packet packet = make_packet(Opcode::kUdSendOnly);
+  packet.bth.destination = kQpnGsi;
+  packet.deth->qkey = kQkeyGsi;
+  packet.deth->source = kQpnGsi;
+  packet.payload = payload;
+  complete(packet);
+  const std::string headers =
+      "UD_SEND_ONLY from=0.0.0.0 to=0.0.0.0 dqpn=0x1 psn=0 sqpn=0x1 qkey=0x80010000 len=256";
+  const std::string words =
+      " # REJ: local id 0x00000000, remote id 0x00001234, about the REQ, reason 8: invalid service id";
+  CHECK(to_text(packet) == headers + words);
+  const auto back = from_text(to_text(packet, TextDetail::kAll));
+  REQUIRE(back);
+  CHECK(back->packet() == packet);
+  CHECK(from_text(headers + " # a=1")->packet() == from_text(headers)->packet());
+
+  packet.bth.destination = Qpn{2};
+  CHECK(to_text(packet).find('#') == std::string::npos);
+}
+
+TEST_CASE("CM messages in words") {
+  CmReq req;
+  req.local_comm_id = CommunicationId{1};
+  req.local_qpn = Qpn{0x11};
+  req.starting_psn = Psn{0xABC};
+  req.path_packet_payload_mtu = code_of(PathMtu::k1024);
+  const std::string ends = "local id 0x00000001, QPN 0x11, starting PSN 0x000abc, ";
+  CHECK(cm_details(req) == ends + "service id 0x0000000000000000, RC, path MTU 1024");
+  req.service_id = service_id_of(CmPortSpace::kTcp, 7471);
+  CHECK(cm_details(req) == ends + "service 7471/TCP, no IP CM header that can be read, RC, path MTU 1024");
+  const IpCmHeader header{IpVersion::kIpv6, 40000, *gid_from_text("fd77::11"), *gid_from_text("fd77::12")};
+  header.emit(std::span{req.private_data}.first<IpCmHeader::kSize>());
+  req.transport_service_type = CmTransportService::kUc;
+  req.path_packet_payload_mtu = 9;
+  CHECK(cm_details(req) ==
+        ends + "service 7471/TCP from [fd77::11]:40000 to fd77::12, UC, reserved path MTU code 9");
+  req.service_id = service_id_of(static_cast<CmPortSpace>(0x0133), 1);
+  CHECK(cm_details(req).find("service 1/protocol 0x33 from") != std::string::npos);
+  req.service_id = service_id_of(CmPortSpace::kIb, 1);
+  CHECK(cm_details(req).find("service 1/IB, UC") != std::string::npos);
+
+  const std::string ids = "local id 0x00000000, remote id 0x00000000";
+  CmMra mra;
+  mra.message_mraed = CmMraed::kLap;
+  mra.service_timeout = CmTimeout{20};
+  CHECK(cm_details(mra) == ids + ", about the LAP, which will be answered within 4.29 s");
+  CmRej rej;
+  rej.message_rejected = CmRejected::kNone;
+  rej.reason = static_cast<CmRejectReason>(999);
+  CHECK(cm_details(rej) == ids + ", about no message, reason 999");
+  CHECK(cm_details(CmRep{}) == ids + ", QPN 0x0, starting PSN 0x000000");
+  CHECK(cm_details(CmRtu{}) == ids);
+  CHECK(cm_details(CmDreq{}) == ids + ", remote QPN 0x0");
+  CHECK(cm_details(CmDrep{}) == ids);
+  CHECK(cm_details(CmSidrReq{}) == "request id 0x00000000, service id 0x0000000000000000");
+  CmSidrRep sidr_rep;
+  sidr_rep.qpn = Qpn{5};
+  sidr_rep.qkey = Qkey{0x1234567};
+  CHECK(cm_details(sidr_rep) == "request id 0x00000000, QPN 0x5, Q_Key 0x1234567");
+  sidr_rep.status = CmSidrStatus::kRejected;
+  CHECK(cm_details(sidr_rep) == "request id 0x00000000, refused with status 2");
+  CHECK(cm_details(CmLap{}) == ids + ", remote QPN 0x0, path from :: to ::");
+  CmApr apr;
+  apr.ap_status = CmApStatus::kNotSupported;
+  CHECK(cm_details(apr) == ids + ", status 2");
 }

@@ -44,8 +44,37 @@ TEST_CASE("RNR NAK, NAK, READ, ATOMIC and connection manager in words") {
         "RC READ response, middle packet, 1024 bytes, PSN 0x001002 (asked for by packet 8)");
   CHECK(tell("rc-atomic")[3] ==
         "RC ATOMIC response: the value was 0x1122334455667788, for PSN 0x001001 (packet 3), 2 messages done");
-  CHECK(tell("cm-rping")[1].find("connection manager: REP") != std::string::npos);
+  CHECK(
+      tell("cm-rping")[0] ==
+      "UD connection manager: REQ, asks for a connection (local id 0x98e6701f, QPN 0xfa, starting PSN "
+      "0x125b51, service 7174/TCP from 10.77.0.11:35518 to 10.77.0.12, RC, path MTU 4096), from QP 0x1 with "
+      "Q_Key 0x80010000, PSN 0x000019");
+  CHECK(
+      tell("cm-reject")[1] ==
+      "UD connection manager: REJ, refuses (local id 0x00000000, remote id 0x9ee6701f, about the REQ, reason "
+      "8: invalid service id), from QP 0x1 with Q_Key 0x80010000, PSN 0x00001e");
   CHECK(tell("ud-mcast")[0].find("not RoCE") == 0);
+}
+
+TEST_CASE("a MAD of connection management that is cut or damaged") {
+  const Capture capture = load_own("cm-rping");
+  const HeldFrame& frame = capture.frames[0];
+  Narrator narrator;
+  const std::size_t payload_at = 14 + 20 + 8 + 12 + 8;
+  auto cut = frame.bytes;
+  cut.resize(payload_at + 200);
+  CHECK(narrator.tell({1, frame.time_ns, capture.link, cut, frame.original_bytes})
+            .text.find("connection manager: REQ, asks for a connection, from QP") != std::string::npos);
+  auto packet = *proto::parse(frame.bytes, capture.link);
+  std::vector<std::byte> mad(packet.payload.begin(), packet.payload.end());
+  mad[2] = std::byte{1};
+  packet.payload = mad;
+  proto::complete(packet);
+  std::vector<std::byte> damaged(proto::size_of(packet));
+  REQUIRE(proto::emit(packet, damaged) == damaged.size());
+  CHECK(narrator.tell({2, frame.time_ns, capture.link, damaged, damaged.size()})
+            .text.find("connection manager: unreadable, the class version of the MAD is not 2, from QP") !=
+        std::string::npos);
 }
 
 TEST_CASE("JSON is one object a line, with what is wrong") {

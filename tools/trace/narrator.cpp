@@ -1,11 +1,11 @@
 #include "tools/trace/narrator.h"
 
 #include "proto/bytes.h"
+#include "proto/cm_text.h"
 #include "proto/text.h"
 
 #include <fmt/format.h>
 
-#include <array>
 #include <utility>
 
 namespace roci::tools {
@@ -58,41 +58,54 @@ std::string where_words(std::uint64_t address, proto::Rkey rkey) {
   return fmt::format("address {:#x} of R_Key {:#x}", address, rkey.value());
 }
 
-// Connection management: class and attribute of a MAD [IBTA Tables 106-108, 110-113,
-// 115, 116, 119, 120].
-std::string_view cm_message(const Packet& packet) {
-  constexpr std::size_t kClassAt = 1;
-  constexpr std::size_t kAttributeAt = 16;
-  constexpr std::uint8_t kClassCm = 0x07;
-  constexpr std::uint16_t kFirstAttribute = 0x10;
-  constexpr std::array<std::string_view, 11> kMessages = {
-      "REQ, asks for a connection",
-      "MRA, asks for patience",
-      "REJ, refuses",
-      "REP, accepts the connection",
-      "RTU, is ready to use it",
-      "DREQ, asks to disconnect",
-      "DREP, agrees to disconnect",
-      "SIDR_REQ, asks for a datagram QP",
-      "SIDR_REP, names a datagram QP",
-      "LAP, offers another path",
-      "APR, answers the offer of another path",
-  };
-  if (packet.bth.destination != proto::kQpnGsi || packet.payload.size() < kAttributeAt + 2) return "";
-  if (proto::load_u8(packet.payload.data() + kClassAt) != kClassCm) return "";
-  const std::uint16_t attribute = proto::load_be16(packet.payload.data() + kAttributeAt);
-  const unsigned index = attribute - kFirstAttribute;
-  return index < kMessages.size() ? kMessages[index] : "";
+std::string_view cm_purpose(proto::CmAttribute attribute) {
+  switch (attribute) {
+    case proto::CmAttribute::kReq:
+      return "asks for a connection";
+    case proto::CmAttribute::kMra:
+      return "asks for patience";
+    case proto::CmAttribute::kRej:
+      return "refuses";
+    case proto::CmAttribute::kRep:
+      return "accepts the connection";
+    case proto::CmAttribute::kRtu:
+      return "is ready to use it";
+    case proto::CmAttribute::kDreq:
+      return "asks to disconnect";
+    case proto::CmAttribute::kDrep:
+      return "agrees to disconnect";
+    case proto::CmAttribute::kSidrReq:
+      return "asks for a datagram QP";
+    case proto::CmAttribute::kSidrRep:
+      return "answers who asked for a datagram QP";
+    case proto::CmAttribute::kLap:
+      return "offers another path";
+    case proto::CmAttribute::kApr:
+      return "answers the offer of another path";
+  }
+  return "";
 }
 
-std::string request_words(const Packet& packet) {
+// What the MAD of a packet says, if it is one of connection management; only which it is if it was cut.
+std::string cm_words(const Packet& packet, bool is_cut) {
+  if (packet.bth.destination != proto::kQpnGsi || packet.payload.size() < proto::MadHeader::kSize) return "";
+  const auto header = proto::MadHeader::parse(packet.payload.first<proto::MadHeader::kSize>());
+  if (header.management_class != proto::kMadClassCm) return "";
+  const auto mad = proto::parse_cm(packet.payload);
+  if (!mad) return fmt::format("connection manager: unreadable, {}", info(mad.error()).sentence);
+  const proto::CmAttribute attribute = attribute_of(mad->message);
+  return fmt::format("connection manager: {}, {}{}", proto::name_of(attribute), cm_purpose(attribute),
+                     is_cut ? "" : fmt::format(" ({})", proto::cm_details(mad->message)));
+}
+
+std::string request_words(const Packet& packet, bool is_cut) {
   const OpcodeInfo& opcode = packet.opcode_info();
   const std::string carried =
       fmt::format("{}{}", position_words(opcode.position), bytes_words(packet.payload.size()));
   switch (opcode.operation) {
     case Operation::kSend: {
-      const std::string_view cm = cm_message(packet);
-      if (!cm.empty()) return fmt::format("connection manager: {}", cm);
+      std::string cm = cm_words(packet, is_cut);
+      if (!cm.empty()) return cm;
       return fmt::format("SEND, {}", carried);
     }
     case Operation::kWrite:
@@ -185,13 +198,13 @@ Story Narrator::tell(const CapturedFrame& frame) {
   }
   switch (packet.opcode_info().role) {
     case Role::kRequest:
-      story.text = tell_request(packet, frame.number);
+      story.text = tell_request(packet, frame);
       break;
     case Role::kResponse:
       story.text = tell_response(packet);
       break;
     case Role::kNotification:
-      story.text = request_words(packet);
+      story.text = request_words(packet, frame.is_cut());
       break;
   }
   if (packet.ecn() == proto::Ecn::kCe) story.text += "; marked by a congested switch (CE)";
@@ -200,9 +213,11 @@ Story Narrator::tell(const CapturedFrame& frame) {
   return story;
 }
 
-std::string Narrator::tell_request(const Packet& packet, std::uint64_t number) {
+std::string Narrator::tell_request(const Packet& packet, const CapturedFrame& frame) {
+  const std::uint64_t number = frame.number;
   const OpcodeInfo& opcode = packet.opcode_info();
-  std::string text = fmt::format("{} {}", service_name(opcode.service), request_words(packet));
+  std::string text =
+      fmt::format("{} {}", service_name(opcode.service), request_words(packet, frame.is_cut()));
   if (packet.imm_dt) text += fmt::format(", immediate {:#010x}", packet.imm_dt->value);
   if (packet.ieth) text += fmt::format(", invalidates R_Key {:#x}", packet.ieth->rkey.value());
   if (packet.deth)

@@ -58,7 +58,7 @@ class Narrator {
     proto::Psn next;
   };
 
-  [[nodiscard]] std::string tell_request(const proto::Packet& packet, std::uint64_t number);
+  [[nodiscard]] std::string tell_request(const proto::Packet& packet, const CapturedFrame& frame);
   [[nodiscard]] std::string tell_response(const proto::Packet& packet);
   [[nodiscard]] std::string tell_acknowledge(const proto::Packet& packet) const;
   // "(packet 12)", or "" if it is not known.
