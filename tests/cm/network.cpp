@@ -168,6 +168,13 @@ void Network::run_dry(Duration most) {
   }
 }
 
+void Network::await(const Host& host, Duration most) {
+  const Time end = now + most;
+  settle();
+  while (host.events.empty() && next() < end)
+    run(next() - now);
+}
+
 Connected connect(Network& network, Host& client, Host& server, const SocketAddress& to,
                   std::uint32_t client_qpn, std::uint32_t server_qpn) {
   Connected both;

@@ -92,7 +92,6 @@ class Network {
 
   explicit Network(std::uint64_t seed = 1) : seed_(seed) {}
   Host& add(std::vector<NicConfig> nics, cm::Limits limits = {});
-  // Two hosts with a NIC each, 10.0.0.1 and 10.0.0.2.
   static constexpr std::uint16_t kPort = 7174;
 
   // Takes what the managers have to send and to tell, and delivers what is due.
@@ -101,6 +100,8 @@ class Network {
   void run(Duration time);
   // Until nothing is under way and no timer runs, or `most` is over.
   void run_dry(Duration most = std::chrono::hours(1));
+  // Until the host has an event.
+  void await(const Host& host, Duration most = std::chrono::minutes(2));
   void deliver_now(Host& host, const Parcel& parcel, NicId nic = {}, proto::Qpn source_qpn = proto::kQpnGsi);
   [[nodiscard]] std::vector<std::unique_ptr<Host>>& hosts() { return hosts_; }
   bool answers_neighbours = true;
