@@ -26,6 +26,9 @@ struct NicConfig {
   std::vector<NicAddress> addresses;
   std::uint32_t mtu_bytes = 4200;  // of IP packets on the port; the active path MTU is the largest that fits
   bool answers_neighbours = true;  // ARP, ND and ICMP echo for `addresses`; false where a kernel owns them
+  // A kernel also finds the way to each peer, and no frame leaves as one: every unicast GID of the addresses'
+  // families is reached at its made_up_mac(), nobody is asked.
+  bool kernel_finds_neighbours = false;
   std::optional<proto::Gid>
       gateway;  // for GIDs of its family that are not on link; none: those are unreachable
   bool link_up = true;
@@ -39,6 +42,9 @@ struct NicConfig {
 
 // GID table as Soft-RoCE builds it: 0 is link-local IPv6 made from the MAC, then one entry per address.
 [[nodiscard]] std::vector<proto::Gid> gid_table(const NicConfig& nic);
+// A MAC for a station whose own is not known: the same for the same GID, never zero, of one station, locally
+// administered; different for different IPv4 addresses.
+[[nodiscard]] proto::Mac made_up_mac(const proto::Gid& gid);
 // The largest path MTU whose largest packet fits into `mtu_bytes`.
 [[nodiscard]] proto::PathMtu active_path_mtu(std::uint32_t mtu_bytes);
 

@@ -1,4 +1,4 @@
-// The GID table and the active path MTU of a NIC.
+// The GID table, made-up MACs and the active path MTU of a NIC.
 #include <algorithm>
 
 #include "emulator/config.h"
@@ -49,6 +49,22 @@ std::vector<proto::Gid> gid_table(const NicConfig& nic) {
     if (std::find(table.begin(), table.end(), address.gid) == table.end()) table.push_back(address.gid);
   }
   return table;
+}
+
+proto::Mac made_up_mac(const proto::Gid& gid) {
+  proto::Mac mac;
+  if (gid.is_ipv4()) {
+    mac.bytes = {0x02, 0x04, gid.bytes[12], gid.bytes[13], gid.bytes[14], gid.bytes[15]};
+    return mac;
+  }
+  std::uint64_t hash = 0xCBF29CE484222325;  // FNV-1a
+  for (const std::uint8_t byte : gid.bytes)
+    hash = (hash ^ byte) * 0x100000001B3;
+  hash ^= hash >> 32;
+  mac.bytes[0] = 0x06;
+  for (std::size_t i = 1; i < mac.bytes.size(); ++i, hash >>= 8)
+    mac.bytes[i] = static_cast<std::uint8_t>(hash);
+  return mac;
 }
 
 proto::PathMtu active_path_mtu(std::uint32_t mtu_bytes) {

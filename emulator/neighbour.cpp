@@ -152,7 +152,8 @@ NeighbourCache::NeighbourCache(const NicConfig& nic, Duration timeout, bool answ
       timeout_(timeout),
       max_frame_bytes_(std::min(kMaxNeighbourFrame, kEthernetBytes + nic.mtu_bytes)),
       answers_(answers),
-      reports_(nic.answers_neighbours) {
+      reports_(nic.answers_neighbours),
+      kernel_finds_(nic.kernel_finds_neighbours) {
   for (const NicConfig::Neighbour& known : nic.neighbours) {
     if (is_own(known.gid) || !is_station(known.mac)) continue;
     Entry entry;
@@ -171,6 +172,13 @@ NeighbourCache::NeighbourCache(const NicConfig& nic, Duration timeout, bool answ
 
 bool NeighbourCache::is_own(const Gid& gid) const {
   return std::find(own_.begin(), own_.end(), gid) != own_.end();
+}
+
+// Link-local GIDs are of no use to a kernel's socket without an interface, and none of the addresses is one.
+bool NeighbourCache::kernel_reaches(const Gid& gid) const {
+  if (gid == Gid{} || gid == Gid::from_ipv4(0) || (!gid.is_ipv4() && is_link_local(gid))) return false;
+  return std::any_of(addresses_.begin(), addresses_.end(),
+                     [&](const NicAddress& one) { return one.gid.is_ipv4() == gid.is_ipv4(); });
 }
 
 const NeighbourCache::Entry* NeighbourCache::find(const Gid& gid) const {
@@ -211,6 +219,7 @@ std::optional<Gid> NeighbourCache::source_for(const Gid& target) const {
 std::optional<Mac> NeighbourCache::lookup(const Gid& gid) const {
   if (is_own(gid)) return mac_;
   if (is_multicast(gid)) return multicast_mac(gid);
+  if (kernel_finds_) return kernel_reaches(gid) ? std::optional(made_up_mac(gid)) : std::nullopt;
   const std::optional<Gid> hop = next_hop(gid);
   if (!hop.has_value()) return std::nullopt;
   const Entry* entry = find(*hop);
@@ -220,6 +229,7 @@ std::optional<Mac> NeighbourCache::lookup(const Gid& gid) const {
 
 NeighbourState NeighbourCache::state(const Gid& gid) const {
   if (is_own(gid) || is_multicast(gid)) return NeighbourState::kKnown;
+  if (kernel_finds_) return kernel_reaches(gid) ? NeighbourState::kKnown : NeighbourState::kUnreachable;
   const std::optional<Gid> hop = next_hop(gid);
   if (!hop.has_value()) return NeighbourState::kUnreachable;
   const Entry* entry = find(*hop);

@@ -102,6 +102,7 @@ class NeighbourCache {
   };
 
   [[nodiscard]] bool is_own(const proto::Gid& gid) const;
+  [[nodiscard]] bool kernel_reaches(const proto::Gid& gid) const;
   [[nodiscard]] std::optional<proto::Gid> next_hop(const proto::Gid& gid) const;
   [[nodiscard]] std::optional<proto::Gid> source_for(const proto::Gid& target) const;
   [[nodiscard]] std::span<const Entry> learnt() const { return std::span(entries_).subspan(static_count_); }
@@ -132,6 +133,7 @@ class NeighbourCache {
   std::size_t max_frame_bytes_;
   bool answers_;
   bool reports_;
+  bool kernel_finds_;
   std::uint64_t changes_ = 0;
   std::uint64_t replies_sent_ = 0;
   std::size_t static_count_ = 0;

@@ -632,3 +632,41 @@ TEST_CASE("of the groups that are left while nothing can be sent, a bounded numb
   CHECK(leaves == kMaxWaitingLeaves);
   CHECK(reports == 1);
 }
+
+TEST_CASE(
+    "where a kernel finds the way, every peer of the addresses' families has a made-up MAC and nobody is "
+    "asked") {
+  NicConfig config;
+  config.mac = kOwn;
+  config.addresses = {{gid("10.0.0.1"), 24}};
+  config.answers_neighbours = false;
+  config.kernel_finds_neighbours = true;
+  NeighbourCache cache(config, seconds(1), false);
+  const Gid near = gid("10.0.0.2"), far = gid("192.0.2.1");
+  for (const Gid& peer : {near, far}) {
+    CHECK(cache.lookup(peer) == made_up_mac(peer));
+    CHECK(cache.state(peer) == NeighbourState::kKnown);
+    CHECK(cache.request(peer, kStart) == NeighbourState::kKnown);
+  }
+  CHECK(cache.lookup(gid("10.0.0.1")) == kOwn);
+  for (const char* none : {"fd00::2", "fe80::2", "0.0.0.0"}) {
+    CHECK_FALSE(cache.lookup(gid(none)));
+    CHECK(cache.request(gid(none), kStart) == NeighbourState::kUnreachable);
+  }
+  CHECK_FALSE(cache.has_frame());
+  CHECK(cache.next_deadline() == kNever);
+
+  config.addresses = {{gid("fd00::1"), 64}};
+  NeighbourCache cache6(config, seconds(1), false);
+  CHECK(cache6.lookup(gid("2001:db8::1")) == made_up_mac(gid("2001:db8::1")));
+  CHECK_FALSE(cache6.lookup(gid("fe80::2")));
+  CHECK_FALSE(cache6.lookup(near));
+}
+
+TEST_CASE("made-up MACs are those of single stations and differ") {
+  CHECK(made_up_mac(gid("10.1.2.3")) == Mac{{0x02, 0x04, 10, 1, 2, 3}});
+  CHECK(made_up_mac(gid("fd00::1")) == made_up_mac(gid("fd00::1")));
+  CHECK_FALSE(made_up_mac(gid("fd00::1")) == made_up_mac(gid("fd00::2")));
+  for (const char* one : {"0.0.0.1", "255.255.255.254", "fd00::1", "2001:db8::"})
+    CHECK((made_up_mac(gid(one)).bytes[0] & 3) == 2);
+}
