@@ -27,14 +27,17 @@ NICs: NAME[,port=PORT][,ip=ADDRESS/PREFIX]...[,mac=MAC][,mtu=BYTES]
   NAME   rxe followed by a number
   PORT   fabric               joined with the daemon's other NICs on the fabric (default)
          af_packet:INTERFACE  on a network interface; needs root or CAP_NET_RAW
-  ip     may be repeated; on an interface the default is its own addresses
+         udp:ADDRESS          on UDP sockets of this host's ADDRESS; needs no privilege
+  ip     may be repeated; on an interface the default is its own addresses; not with udp
 
 Examples:
   two NICs on the virtual fabric, as an ordinary user
     rocid --nic rxe0,ip=127.77.0.1/24 --nic rxe1,ip=127.77.0.2/24
   one NIC beside the kernel on eth0, with eth0's addresses
     rocid --nic rxe0,port=af_packet:eth0
-  the same in a file, nics.toml, for `rocid -c nics.toml`
+  one NIC in an unprivileged container whose address is 10.0.0.2
+    rocid --nic rxe0,port=udp:10.0.0.2
+  one NIC on eth0 in a file, nics.toml, for `rocid -c nics.toml`
     idle_exit = 10
     [[nic]]
     name = "rxe0"

@@ -156,6 +156,20 @@ std::string read_nics(const toml::node& node, DaemonConfig& config) {
   return {};
 }
 
+bool is_link_local(const proto::Gid& gid) { return gid.bytes[0] == 0xFE && (gid.bytes[1] & 0xC0) == 0x80; }
+
+// What does not go with a NIC's port; or empty.
+std::string check_port(const NicSpec& nic) {
+  if (nic.port == PortKind::kFabric && nic.addresses.empty())
+    return fmt::format("{}: a NIC on the fabric needs an ip=ADDRESS/PREFIX", nic.name);
+  if (nic.port != PortKind::kUdp) return {};
+  if (!nic.addresses.empty())
+    return fmt::format("{}: port=udp:{} names the NIC's one address; leave out ip=", nic.name,
+                       to_text(nic.local_address));
+  if (nic.mac) return fmt::format("{}: a NIC on a udp port has no MAC of its own; leave out mac=", nic.name);
+  return {};
+}
+
 bool is_log_level(std::string_view text) {
   static constexpr std::string_view kLevels[] = {"trace", "debug", "info", "warning", "error", "off"};
   return std::find(std::begin(kLevels), std::end(kLevels), text) != std::end(kLevels);
@@ -166,6 +180,18 @@ bool is_log_level(std::string_view text) {
 std::string parse_port(std::string_view text, NicSpec& nic) {
   if (text == "fabric") {
     nic.port = PortKind::kFabric;
+    return {};
+  }
+  constexpr std::string_view kUdpPrefix = "udp:";
+  if (text.substr(0, kUdpPrefix.size()) == kUdpPrefix) {
+    const auto host = text.substr(kUdpPrefix.size());
+    if (host.find('/') != host.npos)
+      return fmt::format("'{}': udp takes an address without a prefix length, which the kernel knows", host);
+    const auto address = parse_address(fmt::format("{}/1", host));
+    if (!address) return fmt::format("'{}' is not the address of one host (10.0.0.2)", host);
+    if (is_link_local(address->gid)) return fmt::format("'{}': udp cannot have a link-local address", host);
+    nic.port = PortKind::kUdp;
+    nic.local_address = address->gid;
     return {};
   }
   constexpr std::string_view kPrefix = "af_packet:";
@@ -180,7 +206,7 @@ std::string parse_port(std::string_view text, NicSpec& nic) {
     nic.interface = interface;
     return {};
   }
-  return fmt::format("unknown port '{}'; there are fabric and af_packet:INTERFACE", text);
+  return fmt::format("unknown port '{}'; there are fabric, af_packet:INTERFACE and udp:ADDRESS", text);
 }
 
 Parsed<emulator::NicAddress> parse_address(std::string_view text) {
@@ -334,9 +360,7 @@ std::string check(const DaemonConfig& config) {
     const NicSpec& nic = config.nics[i];
     if (!owners.emplace(nic.name, nic.name).second)
       return fmt::format("{}: there are two NICs of this name", nic.name);
-    if (nic.port == PortKind::kFabric && nic.addresses.empty()) {
-      return fmt::format("{}: a NIC on the fabric needs an ip=ADDRESS/PREFIX", nic.name);
-    }
+    if (auto error = check_port(nic); !error.empty()) return error;
     for (const auto& address : nic.addresses) {
       if (auto error = claim("address " + to_text(address.gid), nic.name); !error.empty()) return error;
     }
@@ -347,6 +371,9 @@ std::string check(const DaemonConfig& config) {
     }
     if (nic.port == PortKind::kAfPacket) {
       if (auto error = claim("interface " + nic.interface, nic.name); !error.empty()) return error;
+    }
+    if (nic.port == PortKind::kUdp) {
+      if (auto error = claim("address " + to_text(nic.local_address), nic.name); !error.empty()) return error;
     }
   }
   return {};
@@ -374,6 +401,8 @@ std::string port_name(const NicSpec& nic) {
       return "fabric";
     case PortKind::kAfPacket:
       return "af_packet:" + nic.interface;
+    case PortKind::kUdp:
+      return "udp:" + to_text(nic.local_address);
   }
   std::abort();
 }

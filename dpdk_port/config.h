@@ -19,13 +19,14 @@ namespace roci::dpdk_port {
 template <class T>
 using Parsed = proto::Result<T, std::string>;
 
-enum class PortKind : std::uint8_t { kFabric, kAfPacket };
+enum class PortKind : std::uint8_t { kFabric, kAfPacket, kUdp };
 
 struct NicSpec {
   std::string name;  // "rxe0"
   PortKind port = PortKind::kFabric;
   std::string interface;                        // kAfPacket: "eth0"
-  std::vector<emulator::NicAddress> addresses;  // empty: the interface's own (not on the fabric)
+  proto::Gid local_address;                     // kUdp
+  std::vector<emulator::NicAddress> addresses;  // empty: the interface's own (not on the fabric); kUdp: empty
   std::optional<proto::Mac> mac;                // else the interface's, or 02:00:00:00:00:(index + 1)
   std::optional<std::uint32_t> mtu_bytes;       // else the interface's, or kFabricMtuBytes
 };
@@ -48,7 +49,7 @@ inline constexpr std::uint32_t kMaxShards = 16;
 
 // "rxe0,port=fabric,ip=127.77.0.1/24[,ip=...][,mac=...][,mtu=...]"
 [[nodiscard]] Parsed<NicSpec> parse_nic(std::string_view text);
-// "af_packet:eth0" or "fabric", into `nic`; the error, or empty.
+// "fabric", "af_packet:eth0" or "udp:10.0.0.2", into `nic`; the error, or empty.
 [[nodiscard]] std::string parse_port(std::string_view text, NicSpec& nic);
 [[nodiscard]] Parsed<emulator::NicAddress> parse_address(std::string_view text);
 [[nodiscard]] Parsed<proto::Mac> parse_mac(std::string_view text);

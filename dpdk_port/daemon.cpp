@@ -23,6 +23,7 @@
 #include "dpdk_port/mbufs.h"
 #include "dpdk_port/nics.h"
 #include "dpdk_port/shard.h"
+#include "dpdk_port/udp_port.h"
 #include "verbs_shim/server/server.h"
 #include "verbs_shim/server/unique_fd.h"
 
@@ -57,6 +58,7 @@ std::size_t memory_bytes(const std::vector<ResolvedNic>& nics, std::uint32_t sha
   for (const auto& nic : nics) {
     if (nic.spec.port == PortKind::kAfPacket)
       bytes += pool_bytes(kPortMbufs, af_packet_slot_bytes(nic.config.mtu_bytes));
+    if (nic.spec.port == PortKind::kUdp) bytes += pool_bytes(kPortMbufs, frame_bytes(nics));
   }
   return bytes;
 }
@@ -98,9 +100,12 @@ struct Daemon::Impl {
 
   void add_nics();
   void open_port(std::size_t index);
+  [[nodiscard]] Parsed<std::unique_ptr<Port>> open_af_packet_port(std::size_t index) const;
+  [[nodiscard]] Parsed<std::unique_ptr<Port>> open_udp_port(std::size_t index) const;
   void watch_links();
   [[nodiscard]] bool wait_for_pass() const;
   [[nodiscard]] std::string describe() const;
+  [[nodiscard]] std::string port_counters(std::size_t index) const;
 
   const DaemonConfig config;
   const std::vector<ResolvedNic> nics;
@@ -169,6 +174,7 @@ Daemon::Impl::Impl(const DaemonConfig& wanted)
     throw StartError(kCannotRun, error.what());
   }
   server->set_daemon_info([this] { return describe(); });
+  server->set_port_counters([this](NicId nic) { return port_counters(nic.index); });
   engine.shard_count = config.shards;
   for (std::uint32_t number = 0; number < config.shards; ++number) {
     engine.shard = number;
@@ -201,6 +207,7 @@ void Daemon::Impl::add_nics() {
         topology.add_fabric_nic(nic_id(i), nic.config.mac);
         break;
       case PortKind::kAfPacket:
+      case PortKind::kUdp:
         open_port(i);
         break;
     }
@@ -214,6 +221,22 @@ void Daemon::Impl::add_nics() {
 
 void Daemon::Impl::open_port(std::size_t index) {
   const auto& nic = nics[index];
+  auto opened = nic.spec.port == PortKind::kUdp ? open_udp_port(index) : open_af_packet_port(index);
+  if (!opened)
+    throw StartError(kCannotRun,
+                     fmt::format("{}: {}: {}", nic.config.name, port_name(nic.spec), opened.error()));
+  ports[index] = std::move(opened).value();
+  topology.add_device_nic(nic_id(index), nic.config.mac, *ports[index]);
+}
+
+Parsed<std::unique_ptr<Port>> Daemon::Impl::open_udp_port(std::size_t index) const {
+  const auto& nic = nics[index];
+  const UdpPortConfig port{nic.spec.local_address, nic.interface.index, nic.config.mac};
+  return open_udp(port, pool_or_throw("port-" + nic.config.name, kPortMbufs, frame_bytes(nics)));
+}
+
+Parsed<std::unique_ptr<Port>> Daemon::Impl::open_af_packet_port(std::size_t index) const {
+  const auto& nic = nics[index];
   AfPacketConfig port;
   port.interface = nic.interface;
   port.number = static_cast<std::uint16_t>(index);
@@ -225,13 +248,9 @@ void Daemon::Impl::open_port(std::size_t index) {
       pool_or_throw("port-" + nic.config.name, kPortMbufs, af_packet_slot_bytes(nic.config.mtu_bytes));
   std::vector<std::string> warnings;
   auto opened = open_af_packet(port, pool, warnings);
-  if (!opened)
-    throw StartError(kCannotRun,
-                     fmt::format("{}: {}: {}", nic.config.name, port_name(nic.spec), opened.error()));
   for (const auto& warning : warnings)
     spdlog::warn("{}: {}", nic.config.name, warning);
-  ports[index] = std::move(opened).value();
-  topology.add_device_nic(nic_id(index), nic.config.mac, *ports[index]);
+  return opened;
 }
 
 void Daemon::Impl::watch_links() {
@@ -270,6 +289,15 @@ bool Daemon::Impl::wait_for_pass() const {
     }
   }
   return true;
+}
+
+std::string Daemon::Impl::port_counters(std::size_t index) const {
+  nlohmann::json all = nlohmann::json::object();
+  if (ports[index] == nullptr) return all.dump();
+  const std::string name = port_name(nics[index].spec);
+  for (const PortCounter& counter : ports[index]->counters())
+    all[name.substr(0, name.find(':'))][std::string(counter.name)] = counter.value;
+  return all.dump();
 }
 
 std::string Daemon::Impl::describe() const {

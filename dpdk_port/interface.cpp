@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <system_error>
 
 #include <fmt/format.h>
@@ -99,6 +100,11 @@ void add_address(const nlmsghdr* message, Interface& interface) {
   if (gid && !link_local) interface.addresses.push_back({*gid, header->ifa_prefixlen});
 }
 
+bool is_of_prefix(const proto::Gid& address, const emulator::NicAddress& of) {
+  return address.is_ipv4() && of.gid.is_ipv4() &&
+         (address.ipv4() ^ of.gid.ipv4()) >> (32 - of.prefix_length) == 0;
+}
+
 }  // namespace
 
 Parsed<Interface> query_interface(const std::string& name) {
@@ -119,6 +125,7 @@ Parsed<Interface> query_interface(const std::string& name) {
     candidate.index = header->ifi_index;
     candidate.name = name;
     candidate.is_ethernet = header->ifi_type == ARPHRD_ETHER;
+    candidate.is_loopback = (header->ifi_flags & IFF_LOOPBACK) != 0;
     candidate.link_up = link_is_up(*header);
     interface = candidate;
     found = true;
@@ -129,6 +136,22 @@ Parsed<Interface> query_interface(const std::string& name) {
     return Unexpected{fmt::format("rtnetlink: {}", std::generic_category().message(errno))};
   }
   return interface;
+}
+
+Parsed<Interface> query_interface_of(const proto::Gid& address) {
+  const std::unique_ptr<struct if_nameindex, decltype(&if_freenameindex)> names(if_nameindex(),
+                                                                                &if_freenameindex);
+  for (const auto* name = names.get(); name != nullptr && name->if_index != 0; ++name) {
+    auto interface = query_interface(name->if_name);
+    if (!interface) continue;  // it went away
+    for (const auto& its : interface->addresses) {
+      if (its.gid != address && !(interface->is_loopback && is_of_prefix(address, its))) continue;
+      Interface found = std::move(interface).value();
+      found.addresses = {{address, its.prefix_length}};
+      return found;
+    }
+  }
+  return Unexpected{fmt::format("no interface has the address {}", to_text(address))};
 }
 
 LinkMonitor::LinkMonitor() : fd_(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE)) {

@@ -23,12 +23,16 @@ struct Interface {
   proto::Mac mac;
   std::uint32_t mtu_bytes = 0;
   bool is_ethernet = false;
+  bool is_loopback = false;
   bool link_up = false;                         // up and with carrier
   std::vector<emulator::NicAddress> addresses;  // link-local IPv6 left out: the GID table has its own
 };
 
 // Any thread.
 [[nodiscard]] Parsed<Interface> query_interface(const std::string& name);
+// The interface that has `address`, with that one address only. To a loopback interface belong all of its
+// prefix (127.0.0.2).
+[[nodiscard]] Parsed<Interface> query_interface_of(const proto::Gid& address);
 
 // Tells of links going up and down. One thread.
 class LinkMonitor {

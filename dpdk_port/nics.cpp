@@ -10,6 +10,20 @@ namespace {
 
 using proto::Unexpected;
 
+// The MTU that is asked for, if one is, and if the interface has it; the error, or empty.
+std::string set_mtu(ResolvedNic& nic) {
+  const Interface& device = nic.interface;
+  nic.config.mtu_bytes = nic.spec.mtu_bytes.value_or(nic.config.mtu_bytes);
+  if (nic.config.mtu_bytes > device.mtu_bytes) {
+    return fmt::format("mtu {} is more than the {} of interface '{}'", nic.config.mtu_bytes, device.mtu_bytes,
+                       device.name);
+  }
+  if (nic.config.mtu_bytes < kMinMtuBytes)
+    return fmt::format("interface '{}' has an MTU of {}, {} is the least", device.name, device.mtu_bytes,
+                       kMinMtuBytes);
+  return {};
+}
+
 // Fills in what a NIC on an interface takes from it; the error, or empty.
 std::string take_from_interface(ResolvedNic& nic) {
   auto interface = query_interface(nic.spec.interface);
@@ -19,14 +33,8 @@ std::string take_from_interface(ResolvedNic& nic) {
   if (!device.is_ethernet) return fmt::format("interface '{}' is not an Ethernet", device.name);
   emulator::NicConfig& config = nic.config;
   config.mac = nic.spec.mac.value_or(device.mac);
-  config.mtu_bytes = nic.spec.mtu_bytes.value_or(std::min(device.mtu_bytes, kMaxMtuBytes));
-  if (config.mtu_bytes > device.mtu_bytes) {
-    return fmt::format("mtu {} is more than the {} of interface '{}'", config.mtu_bytes, device.mtu_bytes,
-                       device.name);
-  }
-  if (config.mtu_bytes < kMinMtuBytes)
-    return fmt::format("interface '{}' has an MTU of {}, {} is the least", device.name, device.mtu_bytes,
-                       kMinMtuBytes);
+  config.mtu_bytes = std::min(device.mtu_bytes, kMaxMtuBytes);
+  if (auto error = set_mtu(nic); !error.empty()) return error;
   config.addresses = nic.spec.addresses.empty() ? device.addresses : nic.spec.addresses;
   if (config.addresses.empty())
     return fmt::format("interface '{}' has no address; give ip=ADDRESS/PREFIX", device.name);
@@ -47,6 +55,22 @@ std::string take_from_interface(ResolvedNic& nic) {
     return fmt::format("the addresses are those of interface '{}', so the MAC must be, too", device.name);
   }
   return {};
+}
+
+// A NIC on UDP sockets is what the kernel is there, but for a MAC, which no wire sees.
+std::string take_from_address(ResolvedNic& nic) {
+  auto interface = query_interface_of(nic.spec.local_address);
+  if (!interface) return interface.error();
+  nic.interface = std::move(interface).value();
+  emulator::NicConfig& config = nic.config;
+  config.mac = emulator::made_up_mac(nic.spec.local_address);
+  config.addresses = nic.interface.addresses;
+  config.link_up = nic.interface.link_up;
+  config.answers_neighbours = false;
+  config.kernel_finds_neighbours = true;
+  // Longer packets than of path MTU 4096 there are none.
+  config.mtu_bytes = std::min(nic.interface.mtu_bytes, kFabricMtuBytes);
+  return set_mtu(nic);
 }
 
 // Addresses and MACs that came from interfaces may collide where the written ones did not.
@@ -80,6 +104,10 @@ Parsed<std::vector<ResolvedNic>> resolve(const std::vector<NicSpec>& specs) {
         break;
       case PortKind::kAfPacket:
         if (auto error = take_from_interface(nic); !error.empty())
+          return Unexpected{fmt::format("{}: {}", specs[i].name, error)};
+        break;
+      case PortKind::kUdp:
+        if (auto error = take_from_address(nic); !error.empty())
           return Unexpected{fmt::format("{}: {}", specs[i].name, error)};
         break;
     }

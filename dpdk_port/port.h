@@ -7,10 +7,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
+#include <vector>
 
 struct rte_mbuf;
 
 namespace roci::dpdk_port {
+
+struct PortCounter {
+  std::string_view name;
+  std::uint64_t value = 0;
+};
 
 class Port {
  public:
@@ -27,6 +34,8 @@ class Port {
   [[nodiscard]] virtual int wake_fd() const = 0;
   // Before a last receive() and sleep.
   virtual void prepare_to_sleep() = 0;
+  // Any thread. What the port counts beyond what the engine sees; the names live as long as the program.
+  [[nodiscard]] virtual std::vector<PortCounter> counters() const { return {}; }
   // Any thread. Index of the interface on which the kernel has to join multicast groups, as it owns the
   // addresses; 0: none.
   [[nodiscard]] virtual int kernel_groups_interface() const { return 0; }

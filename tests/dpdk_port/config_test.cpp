@@ -88,9 +88,34 @@ TEST_CASE("a wrong NIC is refused with the reason") {
       {"rxe0,port=tap:eth0", "unknown port 'tap:eth0'"},
       {"rxe0,port=af_packet:", "is not the name of an interface"},
       {"rxe0,port=af_packet:0123456789abcdef", "is not the name of an interface"},
+      {"rxe0,port=udp:", "'' is not the address of one host"},
+      {"rxe0,port=udp:eth0", "'eth0' is not the address of one host"},
+      {"rxe0,port=udp:0.0.0.0", "is not the address of one host"},
+      {"rxe0,port=udp:239.1.1.1", "is not the address of one host"},
+      {"rxe0,port=udp:::", "is not the address of one host"},
+      {"rxe0,port=udp:::ffff:10.0.0.2", "is not the address of one host"},
+      {"rxe0,port=udp:10.0.0.2/24", "udp takes an address without a prefix length"},
+      {"rxe0,port=udp:fe80::1", "udp cannot have a link-local address"},
   }));
   CAPTURE(text);
   CHECK_THAT(nic_error(text), Catch::Contains(reason) && Catch::StartsWith("--nic '" + text + "'"));
+}
+
+TEST_CASE("a NIC on UDP sockets has its port's address and nothing else") {
+  const auto nic = parse_nic("rxe0,port=udp:10.0.0.2,mtu=1500");
+  REQUIRE(nic);
+  CHECK(nic->port == PortKind::kUdp);
+  CHECK(nic->addresses.empty());
+  CHECK(port_name(*nic) == "udp:10.0.0.2");
+  CHECK(check(config_of({"rxe0,port=udp:10.0.0.2", "rxe1,port=udp:fd00::2"})).empty());
+  CHECK(check(config_of({"rxe0,port=udp:10.0.0.2,ip=10.0.0.2/24"})) ==
+        "rxe0: port=udp:10.0.0.2 names the NIC's one address; leave out ip=");
+  CHECK(check(config_of({"rxe0,port=udp:10.0.0.2,mac=02:00:00:00:00:01"})) ==
+        "rxe0: a NIC on a udp port has no MAC of its own; leave out mac=");
+  for (const char* other : {"rxe1,port=udp:10.0.0.2", "rxe1,ip=10.0.0.2/24"}) {
+    CHECK(check(config_of({"rxe0,port=udp:10.0.0.2", other})) ==
+          "rxe1: address 10.0.0.2 is already that of rxe0");
+  }
 }
 
 TEST_CASE("what two NICs cannot share") {
@@ -204,4 +229,26 @@ TEST_CASE("an interface that is not there, or is no Ethernet, is named") {
   const auto loopback = resolve(config_of({"rxe0,port=af_packet:lo"}).nics);
   REQUIRE_FALSE(loopback);
   CHECK(loopback.error() == "rxe0: interface 'lo' is not an Ethernet");
+}
+
+TEST_CASE("a NIC on UDP sockets takes prefix and MTU from the interface with its address") {
+  for (const char* address : {"127.0.0.1", "127.0.0.2"}) {
+    const auto nics = resolve(config_of({std::string("rxe0,port=udp:") + address}).nics);
+    REQUIRE(nics);
+    const ResolvedNic& nic = nics->front();
+    CHECK(nic.interface.name == "lo");
+    REQUIRE(nic.config.addresses.size() == 1);
+    CHECK(to_text(nic.config.addresses[0].gid) == address);
+    CHECK(nic.config.addresses[0].prefix_length == 8);
+    CHECK(nic.config.mac == emulator::made_up_mac(nic.config.addresses[0].gid));
+    CHECK(nic.config.mtu_bytes == kFabricMtuBytes);
+    CHECK(nic.config.kernel_finds_neighbours);
+    CHECK_FALSE(nic.config.answers_neighbours);
+  }
+  const auto absent = resolve(config_of({"rxe0,port=udp:192.0.2.1"}).nics);
+  REQUIRE_FALSE(absent);
+  CHECK(absent.error() == "rxe0: no interface has the address 192.0.2.1");
+  const auto long_mtu = resolve(config_of({"rxe0,port=udp:127.0.0.1,mtu=9000"}).nics);
+  REQUIRE(long_mtu);
+  CHECK(long_mtu->front().config.mtu_bytes == 9000);
 }

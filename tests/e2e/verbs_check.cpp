@@ -362,8 +362,8 @@ int main(int argc, char** argv) {
     check_errors();
   } else if (what == "refusals") {
     check_refusals();
-  } else if (what == "datagrams") {
-    check_datagrams();
+  } else if (what == "datagrams" || what == "routed-datagrams") {
+    check_datagrams(what == "datagrams");
   } else if (what == "multicast") {
     check_multicast();
   } else if (what == "receive-multicast" && argc == 3) {
@@ -387,8 +387,9 @@ int main(int argc, char** argv) {
   } else {
     std::fprintf(
         stderr,
-        "usage: verbs_check operations | errors | refusals | datagrams | multicast | shared-receives |\n"
-        "         windows | unreliable-connection | atomic-write | resize | garbage SEED |\n"
+        "usage: verbs_check operations | errors | refusals | datagrams | routed-datagrams | multicast |\n"
+        "         shared-receives | windows | unreliable-connection | atomic-write | resize |\n"
+        "         garbage SEED |\n"
         "         receive-multicast GROUP | send-multicast GROUP |\n"
         "         traffic plain|fork|exec MS\n");
     return 2;

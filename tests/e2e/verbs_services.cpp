@@ -131,14 +131,15 @@ ibv_wc expect_datagram(Side& to, const Side& from, std::uint64_t slot, std::size
 
 }  // namespace
 
-void check_datagrams() {
+void check_datagrams(bool link_local_too) {
   constexpr std::array<std::size_t, 7> kLengths{0, 1, 7, 1023, 1024, 4095, 4096};
   Side a, b;
   open_datagram(a, "rxe1");
   open_datagram(b, "rxe0");
   std::uint32_t seed = 1;
   for (const std::uint8_t index : {kIpv4GidIndex, kLinkLocalGidIndex}) {
-    const bool v4 = index == kIpv4GidIndex;
+    if (index == kLinkLocalGidIndex && !link_local_too) continue;
+    const bool v4 = gid_of(a, index).raw[10] == 0xFF && gid_of(a, index).raw[0] == 0;
     const Address to_b(a, gid_of(b, index), index);
     for (const std::size_t length : kLengths) {
       const std::string what = "datagram of " + std::to_string(length) + " bytes over IPv" + (v4 ? "4" : "6");

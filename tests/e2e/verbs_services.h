@@ -5,8 +5,9 @@
 namespace verbs_check {
 
 void check_unreliable_connection();  // data, and what is lost without a word
-void check_datagrams();  // UD over IPv4 and IPv6: data, GRH, immediate, an answer made from a completion
-void check_multicast();  // each datagram once at each other QP of the group
+// UD by GID 1, and by the link-local one: data, GRH, immediate, an answer made from a completion.
+void check_datagrams(bool link_local_too);
+void check_multicast();                     // each datagram once at each other QP of the group
 void receive_multicast(const char* group);  // on one host, says "attached", and
 void send_multicast(const char* group);     // on another
 void check_shared_receives();               // one SRQ for two QPs, and its limit event

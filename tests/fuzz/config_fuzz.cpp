@@ -23,6 +23,8 @@ void require_sentence(const std::string& error) {
 void check_nic(const NicSpec& nic) {
   require(!nic.name.empty(), "a NIC has a name");
   require((nic.port == PortKind::kAfPacket) != nic.interface.empty(), "just AF_PACKET has an interface");
+  require((nic.port == PortKind::kUdp) == (nic.local_address != roci::proto::Gid{}),
+          "just UDP has a local address");
   require(!nic.mtu_bytes || (*nic.mtu_bytes >= kMinMtuBytes && *nic.mtu_bytes <= kMaxMtuBytes),
           "an MTU is within its limits");
   for (const roci::emulator::NicAddress& address : nic.addresses)

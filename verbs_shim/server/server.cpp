@@ -187,6 +187,7 @@ struct ControlServer::Impl final : ContextHost {
   Views views_;
   UniqueFd epoll_, wake_;
   std::function<std::string()> daemon_info_;
+  std::function<std::string(emulator::NicId)> port_counters_;
   std::atomic<bool> stopping_{false};
   std::uint64_t next_client_ = 1, next_watch_ = 1, next_command_ = 1;
   std::unordered_map<std::uint64_t, std::unique_ptr<Client>> clients_;
@@ -711,9 +712,12 @@ void ControlServer::Impl::show(const ReplyTo& to, const std::string& what) {
     for (const char* kind : kObjects)
       if (all || what == kind) result[std::string(kind) + "s"] = std::move(objects[std::string(kind) + "s"]);
     if (all || what == "counters") {
-      for (std::size_t i = 0; i < config_.nics.size(); ++i)
-        result["counters"][config_.nics[i].name] =
-            counters_json(sum_counters(links_, emulator::NicId{static_cast<std::uint8_t>(i)}));
+      for (std::size_t i = 0; i < config_.nics.size(); ++i) {
+        const emulator::NicId nic{static_cast<std::uint8_t>(i)};
+        json counters = counters_json(sum_counters(links_, nic));
+        if (port_counters_) counters.update(json::parse(port_counters_(nic)));
+        result["counters"][config_.nics[i].name] = std::move(counters);
+      }
     }
     if (all || what == "daemon") result["daemon"] = daemon_json(to.client);
     reply_json(to, result);
@@ -795,6 +799,10 @@ void ControlServer::stop() {
 
 void ControlServer::set_daemon_info(std::function<std::string()> json) {
   impl_->daemon_info_ = std::move(json);
+}
+
+void ControlServer::set_port_counters(std::function<std::string(emulator::NicId)> json) {
+  impl_->port_counters_ = std::move(json);
 }
 
 void ControlServer::on_link(emulator::NicId nic, bool up) {

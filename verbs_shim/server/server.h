@@ -108,6 +108,8 @@ class ControlServer {
   // More to show about the daemon itself (idle behaviour, shards, ports): a JSON object's text; called on the
   // control thread.
   void set_daemon_info(std::function<std::string()> json);
+  // More counters of a NIC, those of its port: a JSON object's text; called on the control thread.
+  void set_port_counters(std::function<std::string(emulator::NicId)> json);
   // NIC link state as shown in sysfs views; any thread.
   void on_link(emulator::NicId nic, bool up);
 

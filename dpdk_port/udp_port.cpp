@@ -1,0 +1,433 @@
+#include "dpdk_port/udp_port.h"
+
+#include <linux/filter.h>
+#include <linux/sock_diag.h>
+#include <netinet/in.h>
+#include <netinet/udp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+#include <rte_mbuf.h>
+
+#include "dpdk_port/mbufs.h"
+#include "dpdk_port/udp_datagram.h"
+#include "dpdk_port/udp_holder.h"
+#include "emulator/engine.h"
+#include "verbs_shim/server/unique_fd.h"
+
+namespace roci::dpdk_port {
+namespace {
+
+using proto::Gid;
+using proto::Unexpected;
+using shim::UniqueFd;
+
+constexpr std::size_t kUdpBurst = 32;  // datagrams a call
+constexpr std::size_t kSenders = 16;   // sockets to send from, a source port each
+constexpr std::uint16_t kFirstSenderPort = 0xC000;
+constexpr int kPortTries = 64;               // for a free one, before the kernel chooses
+constexpr int kSocketBufferBytes = 4 << 20;  // asked for; the kernel has a limit of its own
+constexpr auto kSendPatience = std::chrono::milliseconds(10);
+constexpr int kNoCheck6Rx = 102;  // UDP_NO_CHECK6_RX
+
+std::string udp_error(const char* what) {
+  return fmt::format("{}: {}", what, std::generic_category().message(errno));
+}
+
+// A socket address of either family.
+struct SocketAddress {
+  SocketAddress() = default;
+  SocketAddress(const Gid& gid, std::uint16_t port) {
+    if (gid.is_ipv4()) {
+      auto& in = reinterpret_cast<sockaddr_in&>(storage);
+      in.sin_family = AF_INET;
+      in.sin_port = htons(port);
+      std::memcpy(&in.sin_addr, gid.bytes.data() + 12, 4);
+      length = sizeof in;
+    } else {
+      storage.sin6_family = AF_INET6;
+      storage.sin6_port = htons(port);
+      std::memcpy(&storage.sin6_addr, gid.bytes.data(), 16);
+      length = sizeof storage;
+    }
+  }
+  [[nodiscard]] Gid gid() const {
+    if (storage.sin6_family == AF_INET)
+      return Gid::from_ipv4(ntohl(reinterpret_cast<const sockaddr_in&>(storage).sin_addr.s_addr));
+    Gid gid;
+    std::memcpy(gid.bytes.data(), &storage.sin6_addr, 16);
+    return gid;
+  }
+  [[nodiscard]] std::uint16_t port() const { return ntohs(storage.sin6_port); }  // both have it there
+  [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+
+  sockaddr_in6 storage{};
+  socklen_t length = sizeof storage;
+};
+
+bool set_option(const UniqueFd& fd, int level, int name, int value) {
+  return setsockopt(fd.get(), level, name, &value, sizeof value) == 0;
+}
+
+// Unbound. Empty: errno says why.
+UniqueFd make_udp_socket(bool is_ipv6) {
+  return UniqueFd(socket(is_ipv6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+// Whole datagrams only, and with IPv4 an IP id of 0.
+bool send_unfragmented(const UniqueFd& fd, bool is_ipv6) {
+  return is_ipv6 ? set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO) &&
+                       set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1)
+                 : set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
+}
+
+// A buffer as large as may be: beyond the limit of ordinary users, if we are more.
+void enlarge_buffer(const UniqueFd& fd, int forced, int ordinary) {
+  if (!set_option(fd, SOL_SOCKET, forced, kSocketBufferBytes))
+    (void)set_option(fd, SOL_SOCKET, ordinary, kSocketBufferBytes);
+}
+
+// Two control messages with an int each: traffic class and hop limit.
+struct alignas(cmsghdr) Control {
+  static constexpr std::size_t kBytes = 2 * CMSG_SPACE(sizeof(int));
+  std::array<char, kBytes> bytes{};
+};
+
+class UdpPort final : public Port {
+ public:
+  UdpPort(const UdpPortConfig& config, rte_mempool* pool)
+      : config_(config), is_ipv6_(!config.address.is_ipv4()), pool_(pool) {}
+
+  ~UdpPort() override {
+    rte_pktmbuf_free_bulk(waiting_.data() + empty_, static_cast<unsigned>(kUdpBurst - empty_));
+  }
+
+  // The reason why not, or empty.
+  std::string open() {
+    epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
+    if (!epoll_) return udp_error("epoll");
+    receiver_ = make_udp_socket(is_ipv6_);
+    if (!receiver_) return udp_error("UDP socket");
+    if (auto error = prepare_receiver(receiver_); !error.empty()) return error;
+    const SocketAddress here(config_.address, proto::kRoceV2Port);
+    if (bind(receiver_.get(), here.get(), here.length) != 0) {
+      if (errno == EADDRINUSE)
+        return fmt::format("UDP port 4791 of {} is taken by {}", to_text(config_.address),
+                           udp_port_holder(config_.address, proto::kRoceV2Port));
+      return udp_error("UDP port 4791");
+    }
+    if (!watch(receiver_)) return udp_error("epoll");
+    for (std::size_t i = 0; i < kSenders; ++i) {
+      if (auto error = open_sender(senders_[i], static_cast<std::uint16_t>(kFirstSenderPort + i));
+          !error.empty())
+        return error;
+    }
+    for (std::size_t i = 0; i < kUdpBurst; ++i)
+      prepare_send(i);
+    return {};
+  }
+
+  std::size_t receive(rte_mbuf** out, std::size_t max) override {
+    return receive_from(receiver_, config_.address, out, std::min(max, kUdpBurst));
+  }
+
+  std::size_t send(rte_mbuf** frames, std::size_t count) override {
+    std::size_t done = 0;
+    while (done < count) {
+      std::size_t run = 0;
+      Sender* sender = nullptr;
+      for (; done + run < count && run < kUdpBurst; ++run) {
+        Sender* const its = fill_send(run, *frames[done + run]);
+        if (its == nullptr || (sender != nullptr && its != sender)) break;
+        sender = its;
+      }
+      if (run == 0) {
+        add(unsendable_);
+        rte_pktmbuf_free(frames[done++]);
+        continue;
+      }
+      const int sent = sendmmsg(sender->fd.get(), to_send_.data(), static_cast<unsigned>(run),
+                                MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (sent > 0) {
+        rte_pktmbuf_free_bulk(frames + done, static_cast<unsigned>(sent));
+        done += static_cast<std::size_t>(sent);
+        is_stuck_ = false;
+      } else if (errno == EAGAIN && !has_lost_patience()) {
+        add(send_waits_);
+        return done;
+      } else if (errno != EINTR) {  // of the first one: no route, too long, refused by a filter...
+        add(send_errors_);
+        rte_pktmbuf_free(frames[done++]);
+      }
+    }
+    return done;
+  }
+
+  [[nodiscard]] int wake_fd() const override { return epoll_.get(); }
+  void prepare_to_sleep() override {}  // what was not read stays readable
+  [[nodiscard]] int kernel_groups_interface() const override { return config_.interface_index; }
+
+  [[nodiscard]] std::vector<PortCounter> counters() const override {
+    std::array<std::uint32_t, SK_MEMINFO_VARS> memory{};
+    socklen_t length = sizeof memory;
+    (void)getsockopt(receiver_.get(), SOL_SOCKET, SO_MEMINFO, memory.data(), &length);
+    const auto value = [](const std::atomic<std::uint64_t>& counter) {
+      return counter.load(std::memory_order_relaxed);
+    };
+    return {{"icrc_predicted", value(icrc_predicted_)},
+            {"icrc_solved", value(icrc_solved_)},
+            {"icrc_unsolved", value(icrc_unsolved_)},
+            {"refused_datagrams", value(refused_)},
+            {"receive_overflows", memory[SK_MEMINFO_DROPS]},
+            {"receive_errors", value(receive_errors_)},
+            {"send_errors", value(send_errors_)},
+            {"send_waits", value(send_waits_)},
+            {"unsendable_frames", value(unsendable_)}};
+  }
+
+ private:
+  struct Sender {
+    UniqueFd fd;
+    std::uint16_t port = 0;
+  };
+  using Counter = std::atomic<std::uint64_t>;
+
+  static void add(Counter& counter) {
+    counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
+
+  [[nodiscard]] bool watch(const UniqueFd& fd) const {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd.get(), &event) == 0;
+  }
+
+  [[nodiscard]] std::string prepare_receiver(const UniqueFd& fd) const {
+    const bool good =
+        is_ipv6_ ? set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1) &&
+                       set_option(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1) &&
+                       set_option(fd, IPPROTO_IPV6, IPV6_RECVHOPLIMIT, 1) &&
+                       set_option(fd, IPPROTO_UDP, kNoCheck6Rx, 1)  // legal for RoCE v2
+                 : set_option(fd, IPPROTO_IP, IP_RECVTOS, 1) && set_option(fd, IPPROTO_IP, IP_RECVTTL, 1);
+    if (!good) return udp_error("UDP socket options");
+    enlarge_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF);
+    return {};
+  }
+
+  // Bound to the wanted port or one near it, else to any.
+  [[nodiscard]] std::string open_sender(Sender& sender, std::uint16_t wanted) const {
+    sender.fd = make_udp_socket(is_ipv6_);
+    // Nobody answers to these ports.
+    sock_filter nothing{BPF_RET | BPF_K, 0, 0, 0};
+    const sock_fprog filter{1, &nothing};
+    if (!sender.fd || !send_unfragmented(sender.fd, is_ipv6_) ||
+        setsockopt(sender.fd.get(), SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter) != 0)
+      return udp_error("UDP socket");
+    enlarge_buffer(sender.fd, SO_SNDBUFFORCE, SO_SNDBUF);
+    const ip_mreqn interface { {}, {}, config_.interface_index };
+    const bool multicast =
+        is_ipv6_
+            ? set_option(sender.fd, IPPROTO_IPV6, IPV6_MULTICAST_IF, config_.interface_index)
+            : setsockopt(sender.fd.get(), IPPROTO_IP, IP_MULTICAST_IF, &interface, sizeof interface) == 0;
+    if (!multicast) return udp_error("interface for multicast");
+    bool bound = false;
+    for (int i = 0; i <= kPortTries && !bound; ++i) {
+      const auto port =
+          i == kPortTries ? std::uint16_t{0} : static_cast<std::uint16_t>(wanted + i * int{kSenders});
+      const SocketAddress here(config_.address, port);
+      bound = bind(sender.fd.get(), here.get(), here.length) == 0;
+      if (!bound && errno != EADDRINUSE) break;
+    }
+    if (!bound) return udp_error("UDP port to send from");
+    SocketAddress bound_to;
+    if (getsockname(sender.fd.get(), reinterpret_cast<sockaddr*>(&bound_to.storage), &bound_to.length) != 0)
+      return udp_error("UDP socket");
+    sender.port = bound_to.port();
+    return {};
+  }
+
+  // ---- receiving -----------------------------------------------------------------------------------
+
+  std::size_t receive_from(const UniqueFd& fd, const Gid& destination, rte_mbuf** out, std::size_t max) {
+    if (!refill()) return 0;
+    const int got = recvmmsg(fd.get(), received_.data(), static_cast<unsigned>(max), MSG_DONTWAIT, nullptr);
+    if (got <= 0) {
+      if (got < 0 && errno != EAGAIN && errno != EINTR) add(receive_errors_);
+      return 0;
+    }
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(got); ++i) {
+      rte_mbuf* const mbuf = waiting_[i];
+      if (make_frame(i, *mbuf, destination))
+        out[kept++] = mbuf;
+      else
+        rte_pktmbuf_free(mbuf);
+    }
+    empty_ = static_cast<std::size_t>(got);
+    return kept;
+  }
+
+  // The first `empty_` places have no mbuf. False: there are none to be had.
+  bool refill() {
+    if (empty_ == 0) return true;
+    if (rte_pktmbuf_alloc_bulk(pool_, waiting_.data(), static_cast<unsigned>(empty_)) != 0) return false;
+    const std::size_t headers = headers_before_bth(is_ipv6_);
+    for (std::size_t i = 0; i < empty_; ++i) {
+      received_iov_[i] = {rte_pktmbuf_mtod(waiting_[i], std::byte*) + headers,
+                          rte_pktmbuf_tailroom(waiting_[i]) - headers};
+      msghdr& message = received_[i].msg_hdr;
+      message = {};
+      message.msg_name = &received_from_[i].storage;
+      message.msg_namelen = sizeof received_from_[i].storage;
+      message.msg_iov = &received_iov_[i];
+      message.msg_iovlen = 1;
+      message.msg_control = received_control_[i].bytes.data();
+      message.msg_controllen = Control::kBytes;
+    }
+    empty_ = 0;
+    return true;
+  }
+
+  // False: it is none of ours.
+  bool make_frame(std::size_t i, rte_mbuf& mbuf, const Gid& destination) {
+    const mmsghdr& message = received_[i];
+    IncomingDatagram datagram;
+    datagram.source = received_from_[i].gid();
+    // What was cut is longer than our MTU; and what we sent to a group ourselves is not handed back.
+    if ((message.msg_hdr.msg_flags & MSG_TRUNC) != 0 || datagram.source == config_.address) {
+      add(refused_);
+      return false;
+    }
+    datagram.destination = destination;
+    datagram.source_port = received_from_[i].port();
+    datagram.source_mac = emulator::made_up_mac(datagram.source);
+    datagram.destination_mac = config_.mac;
+    read_control(message.msg_hdr, datagram);
+    const std::size_t bytes = headers_before_bth(is_ipv6_) + message.msg_len;
+    mbuf.data_len = static_cast<std::uint16_t>(bytes);
+    mbuf.pkt_len = static_cast<std::uint32_t>(bytes);
+    switch (builder_.build({rte_pktmbuf_mtod(&mbuf, std::byte*), bytes}, datagram)) {
+      case IcrcVerdict::kPredicted:
+        add(icrc_predicted_);
+        break;
+      case IcrcVerdict::kSolved:
+        add(icrc_solved_);
+        break;
+      case IcrcVerdict::kUnsolved:
+        add(icrc_unsolved_);
+        break;
+      case IcrcVerdict::kExact:
+        break;
+    }
+    return true;  // the engine judges, and counts
+  }
+
+  static void read_control(const msghdr& message, IncomingDatagram& datagram) {
+    for (const cmsghdr* control = CMSG_FIRSTHDR(&message); control != nullptr;
+         control = CMSG_NXTHDR(const_cast<msghdr*>(&message), const_cast<cmsghdr*>(control))) {
+      int value = 0;  // IPv4's traffic class is a byte, all else an int
+      const bool is_byte = control->cmsg_len == CMSG_LEN(1);
+      if (is_byte)
+        value = *CMSG_DATA(control);
+      else
+        std::memcpy(&value, CMSG_DATA(control), sizeof value);
+      const bool is_class = control->cmsg_level == IPPROTO_IP ? control->cmsg_type == IP_TOS
+                                                              : control->cmsg_type == IPV6_TCLASS;
+      (is_class ? datagram.traffic_class : datagram.hop_limit) = static_cast<std::uint8_t>(value);
+    }
+  }
+
+  // ---- sending -------------------------------------------------------------------------------------
+
+  // What is the same for every datagram sent in place `i`.
+  void prepare_send(std::size_t i) {
+    msghdr& message = to_send_[i].msg_hdr;
+    message.msg_name = &send_to_[i].storage;
+    message.msg_iov = send_iov_[i].data();
+    message.msg_iovlen = send_iov_[i].size();
+    message.msg_control = send_control_[i].bytes.data();
+    message.msg_controllen = Control::kBytes;
+    cmsghdr* control = CMSG_FIRSTHDR(&message);
+    for (const int type : {is_ipv6_ ? IPV6_TCLASS : IP_TOS, is_ipv6_ ? IPV6_HOPLIMIT : IP_TTL}) {
+      control->cmsg_level = is_ipv6_ ? IPPROTO_IPV6 : IPPROTO_IP;
+      control->cmsg_type = type;
+      control->cmsg_len = CMSG_LEN(sizeof(int));
+      control = CMSG_NXTHDR(&message, control);
+    }
+  }
+
+  // The socket to send it from; null: the kernel's socket cannot send this.
+  Sender* fill_send(std::size_t i, const rte_mbuf& mbuf) {
+    const auto datagram = parse_outgoing(bytes_of(&mbuf));
+    if (!datagram || datagram->source != config_.address) return nullptr;
+    Sender& sender = senders_[datagram->source_port % kSenders];
+    constexpr Ipv4Identity kAsSent{0, true};
+    send_icrc_[i] = datagram->icrc_as_sent(sender.port, kAsSent);
+    send_to_[i] = SocketAddress(datagram->destination, proto::kRoceV2Port);
+    to_send_[i].msg_hdr.msg_namelen = send_to_[i].length;
+    send_iov_[i] = {iovec{const_cast<std::byte*>(datagram->payload.data()), datagram->payload.size()},
+                    iovec{send_icrc_[i].data(), send_icrc_[i].size()}};
+    // A hop limit of 0 is refused; 1 comes as far.
+    const int values[] = {datagram->traffic_class, std::max<int>(datagram->hop_limit, 1)};
+    cmsghdr* control = CMSG_FIRSTHDR(&to_send_[i].msg_hdr);
+    for (const int value : values) {
+      std::memcpy(CMSG_DATA(control), &value, sizeof value);
+      control = CMSG_NXTHDR(&to_send_[i].msg_hdr, control);
+    }
+    return &sender;
+  }
+
+  // One socket's buffer may be full for long, of datagrams to a peer that the kernel looks for; the others'
+  // are not to wait behind it.
+  bool has_lost_patience() {
+    const auto now = std::chrono::steady_clock::now();
+    if (!std::exchange(is_stuck_, true)) stuck_since_ = now;
+    if (now - stuck_since_ < kSendPatience) return false;
+    return true;
+  }
+
+  const UdpPortConfig config_;
+  const bool is_ipv6_;
+  rte_mempool* const pool_;
+  UniqueFd epoll_, receiver_;
+  std::array<Sender, kSenders> senders_;
+  FrameBuilder builder_;
+
+  std::size_t empty_ = kUdpBurst;
+  std::array<rte_mbuf*, kUdpBurst> waiting_{};
+  std::array<mmsghdr, kUdpBurst> received_{};
+  std::array<iovec, kUdpBurst> received_iov_{};
+  std::array<SocketAddress, kUdpBurst> received_from_;
+  std::array<Control, kUdpBurst> received_control_;
+
+  std::array<mmsghdr, kUdpBurst> to_send_{};
+  std::array<std::array<iovec, 2>, kUdpBurst> send_iov_{};
+  std::array<SocketAddress, kUdpBurst> send_to_;
+  std::array<Control, kUdpBurst> send_control_;
+  std::array<std::array<std::byte, proto::Icrc::kSize>, kUdpBurst> send_icrc_{};
+  bool is_stuck_ = false;
+  std::chrono::steady_clock::time_point stuck_since_;
+
+  Counter icrc_predicted_{0}, icrc_solved_{0}, icrc_unsolved_{0}, refused_{0}, receive_errors_{0},
+      send_errors_{0}, send_waits_{0}, unsendable_{0};
+};
+
+}  // namespace
+
+Parsed<std::unique_ptr<Port>> open_udp(const UdpPortConfig& config, rte_mempool* pool) {
+  auto port = std::make_unique<UdpPort>(config, pool);
+  if (auto error = port->open(); !error.empty()) return Unexpected{std::move(error)};
+  return std::unique_ptr<Port>(std::move(port));
+}
+
+}  // namespace roci::dpdk_port
