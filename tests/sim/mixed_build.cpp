@@ -121,15 +121,20 @@ void MixedProgram::add_datagram_end(Party& party, QpType type) {
 
 proto::Gid MixedProgram::group() { return proto::Gid::from_ipv4(0xEF010203); }
 
-AhHandle MixedProgram::handle_to(Party& from, const proto::Gid& gid, bool ipv6) {
-  const auto key = std::pair{&from, gid.bytes};
-  const auto found = handles_.find(key);
-  if (found != handles_.end()) return found->second;
+std::optional<AhHandle> MixedProgram::find_handle(const Party& from, const proto::Gid& gid) const {
+  const auto found = std::find_if(handles_.begin(), handles_.end(), [&](const MadeHandle& one) {
+    return one.party == &from && one.gid == gid;
+  });
+  return found == handles_.end() ? std::nullopt : std::optional{found->ah};
+}
+
+void MixedProgram::make_handle(const WantedHandle& wanted) {
+  if (find_handle(*wanted.party, wanted.gid).has_value()) return;  // wanted twice
   AddressVector av;
-  av.dgid = gid;
+  av.dgid = wanted.gid;
   av.is_global = true;
-  av.sgid_index = ipv6 ? 2 : 1;
-  return handles_[key] = from.client->create_ah(av);
+  av.sgid_index = wanted.ipv6 ? 2 : 1;
+  handles_.push_back({wanted.party, wanted.gid, wanted.party->client->create_ah(av)});
 }
 
 }  // namespace roci::sim::mixed

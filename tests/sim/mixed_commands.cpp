@@ -8,8 +8,8 @@
 namespace roci::sim::mixed {
 
 void MixedProgram::disturb() {
-  for (const auto& [party, gid, ipv6] : std::exchange(wanted_handles_, {})) {
-    if (!has_lost_sends(*party)) (void)handle_to(*party, gid, ipv6);
+  for (const WantedHandle& one : std::exchange(wanted_handles_, {})) {
+    if (!has_lost_sends(*one.party)) make_handle(one);
   }
   if (random_.chance(30'000)) {
     Party& party = *parties_[random_.index(parties_.size())];
@@ -20,13 +20,8 @@ void MixedProgram::disturb() {
     if (random_.chance(150'000)) change_srq(*party);
     if (!result_.ok()) return;
   }
-  if (random_.chance(100'000) && !handles_.empty()) {
-    auto one = handles_.begin();
-    std::advance(one, static_cast<std::ptrdiff_t>(random_.index(handles_.size())));
-    retired_handles_.emplace_back(one->first.first, one->second);
-    handles_.erase(one);  // the next datagram makes another
-  }
-  destroy_handles();
+  if (random_.chance(100'000) && !handles_.empty()) retire_handle();
+  if (result_.ok()) destroy_handles();
   if (random_.chance(10'000)) break_connection();
   for (const std::unique_ptr<End>& end : ends_) {
     if (end->is_broken && !end->is_gone && end->peer != nullptr) bury(*end);
@@ -78,28 +73,41 @@ void MixedProgram::change_srq(Party& party) {
   }
 }
 
+// The next datagram makes another. Some have just been posted by it.
+void MixedProgram::retire_handle() {
+  const auto one = handles_.begin() + static_cast<std::ptrdiff_t>(random_.index(handles_.size()));
+  for (const std::unique_ptr<End>& end : ends_) {
+    const bool posts = end->party == one->party && end->peer == nullptr && !end->party->is_asleep;
+    for (int i = 0; posts && i < 4 && random_.chance(500'000); ++i)
+      post(*end);
+  }
+  retired_handles_.push_back(*one);
+  handles_.erase(one);
+}
+
 // A handle goes when no send uses it, though what was sent by it may be under way; or amid them, and what
 // is not sent by then fails.
 void MixedProgram::destroy_handles() {
-  for (const auto& [party, ah] : std::exchange(retired_handles_, {})) {
-    const auto each_use = [&, party = party, ah = ah](auto&& visit) {
+  for (const MadeHandle& handle : std::exchange(retired_handles_, {})) {
+    const auto each_use = [&](auto&& visit) {
       for (const std::unique_ptr<End>& end : ends_) {
         for (Pending& one : end->pending) {
-          if (end->party == party && one.ah.has_value() && one.ah->value == ah.value) visit(one);
+          if (end->party == handle.party && one.ah.has_value() && one.ah->value == handle.ah.value)
+            visit(one);
         }
       }
     };
     bool is_used = false;
     each_use([&](Pending&) { is_used = true; });
     if (is_used && !random_.chance(300'000)) {
-      retired_handles_.emplace_back(party, ah);
+      retired_handles_.push_back(handle);
       continue;
     }
-    if (party->client->destroy(ah) != std::errc{})
-      return fail(nullptr, "destroying an address handle is refused");
-    poll(*party);  // what came before the reply
+    poll(*handle.party);  // what was sent so far
     if (!result_.ok()) return;
     each_use([](Pending& one) { one.has_lost_handle = true; });
+    if (handle.party->client->destroy(handle.ah) != std::errc{})
+      return fail(nullptr, "destroying an address handle is refused");
   }
 }
 

@@ -284,13 +284,13 @@ bool MixedProgram::make_datagram(End& end, SendWr& wr, Pending& pending) {
   wr.immediate = datagram.message.immediate = static_cast<std::uint32_t>(random_.next());
   const Party* const there = to_group ? nullptr : datagram.destination->party;
   const proto::Gid gid = to_group ? group() : World::gid(there->host, there->nic, datagram.ipv6);
-  const auto ah = handles_.find({end.party, gid.bytes});
-  if (ah == handles_.end()) {  // it takes a command, and this is within a step
+  const std::optional<AhHandle> ah = find_handle(*end.party, gid);
+  if (!ah.has_value()) {
     wanted_handles_.push_back({end.party, gid, datagram.ipv6});
     return false;
   }
-  wr.ah = ah->second;
-  pending.ah = ah->second;
+  wr.ah = *ah;
+  pending.ah = ah;
   wr.remote_qpn = to_group ? proto::kQpnMulticast : datagram.destination->qp->qpn();
   // With its top bit set it asks for the QP's own.
   wr.remote_qkey = random_.chance(500'000)

@@ -124,6 +124,18 @@ struct End {
   bool is_broken = false, has_failed = false, is_gone = false;
 };
 
+// Address handles of a party; made by a command, hence not within a step.
+struct WantedHandle {
+  Party* party;
+  proto::Gid gid;
+  bool ipv6;
+};
+struct MadeHandle {
+  Party* party;
+  proto::Gid gid;
+  AhHandle ah;
+};
+
 class MixedProgram {
  public:
   explicit MixedProgram(const ProgramOptions& options) : options_(options), random_(options.seed * 2 + 1) {}
@@ -150,7 +162,8 @@ class MixedProgram {
   static proto::Qkey qkey_of(QpType type);
   void add_datagram_end(Party& party, QpType type);
   static proto::Gid group();
-  AhHandle handle_to(Party& from, const proto::Gid& gid, bool ipv6);
+  std::optional<AhHandle> find_handle(const Party& from, const proto::Gid& gid) const;
+  void make_handle(const WantedHandle& wanted);
 
   // mixed_post.cpp: requests, and what they must come to
   std::span<std::byte> slot_bytes(const Party& party, std::uint32_t slot);
@@ -191,17 +204,12 @@ class MixedProgram {
   void disturb();
   void resume(End& end);
   void change_srq(Party& party);
+  void retire_handle();
   void destroy_handles();
   bool has_lost_sends(const Party& party) const;
   void break_connection();
   void bury(End& end);
   void destroy(End& end);
-
-  struct WantedHandle {
-    Party* party;
-    proto::Gid gid;
-    bool ipv6;
-  };
 
   ProgramOptions options_;
   Random random_;
@@ -211,12 +219,13 @@ class MixedProgram {
   std::vector<std::unique_ptr<Party>> parties_;
   std::vector<std::unique_ptr<End>> ends_;  // also those that are gone
   std::map<std::pair<Party*, std::uint32_t>, End*> by_qpn_;
-  std::map<std::pair<Party*, std::array<std::uint8_t, 16>>, AhHandle> handles_;
+  std::vector<MadeHandle>
+      handles_;  // in the order in which they were made, which is the same in every replay
   std::vector<WantedHandle> wanted_handles_;
-  std::vector<std::pair<Party*, AhHandle>> retired_handles_;  // to be destroyed
-  std::unordered_map<std::uint64_t, Receive> receives_;       // by wr_id
-  std::unordered_map<std::uint64_t, Datagram> datagrams_;     // by tag
-  std::unordered_map<std::uint64_t, std::size_t> numbers_;    // UC, by tag
+  std::vector<MadeHandle> retired_handles_;                 // to be destroyed
+  std::unordered_map<std::uint64_t, Receive> receives_;     // by wr_id
+  std::unordered_map<std::uint64_t, Datagram> datagrams_;   // by tag
+  std::unordered_map<std::uint64_t, std::size_t> numbers_;  // UC, by tag
   std::uint64_t next_id_ = 1, next_tag_ = 1;
   proto::PathMtu mtu_ = proto::PathMtu::k1024;
   std::uint32_t eagerness_ = 0;  // per million: how often a step posts
