@@ -40,8 +40,8 @@ struct Options {
 
 // What the child has done so far; in memory that both see.
 struct Progress {
-  ull runs = 0, operations = 0, messages = 0, bytes = 0, packets = 0, retransmitted = 0, timeouts = 0,
-      rnr = 0, sequence = 0, passes = 0;
+  ull runs = 0, operations = 0, unsignaled = 0, messages = 0, bytes = 0, packets = 0, retransmitted = 0,
+      timeouts = 0, rnr = 0, sequence = 0, passes = 0;
   double virtual_seconds = 0, took = 0, took_processor = 0;  // the latter two in seconds
   FaultNumbers faults{}, runs_with_fault{};
   std::array<std::uint64_t, 256> sent{}, accepted{};
@@ -55,6 +55,7 @@ struct Progress {
   void add(const ProgramResult& one) {
     ++runs;
     operations += one.operations;
+    unsignaled += one.unsignaled;
     messages += one.messages_received;
     bytes += one.bytes;
     packets += one.counts.frames;
@@ -81,8 +82,9 @@ struct Progress {
         "processor time\n",
         runs, static_cast<ull>(runs_by_shards[1]), runs - runs_by_shards[1], packets, took,
         static_cast<double>(packets) / took, static_cast<double>(packets) / took_processor);
-    std::printf("%llu operations, %llu messages, %.1f MB, %llu passes of a daemon, %.1f s of virtual time\n",
-                operations, messages, static_cast<double>(bytes) / 1e6, passes, virtual_seconds);
+    std::printf("%llu operations, %llu of rc and mixed programs unsignaled; %llu messages, %.1f MB\n",
+                operations, unsignaled, messages, static_cast<double>(bytes) / 1e6);
+    std::printf("%llu passes of a daemon, %.1f s of virtual time\n", passes, virtual_seconds);
     std::printf("%llu packets retransmitted, %llu ACK timeouts, %llu RNR NAKs, %llu sequence NAKs\n",
                 retransmitted, timeouts, rnr, sequence);
     for (std::size_t i = 0; i < kFaultCount; ++i) {
@@ -101,12 +103,9 @@ struct Progress {
                   info.name.data(), static_cast<ull>(sent[i]), static_cast<ull>(accepted[i]));
     }
     std::string never;
-    for (std::size_t i = 0; i < sent.size(); ++i) {
-      const roci::proto::OpcodeInfo& info = roci::proto::info(static_cast<roci::proto::Opcode>(i));
-      using roci::proto::Service;
-      const bool is_ours =
-          info.service == Service::kRc || info.service == Service::kUc || info.service == Service::kUd;
-      if (info.is_known && is_ours && accepted[i] == 0) never += ' ' + std::string(info.short_name);
+    for (const roci::proto::Opcode one : opcodes()) {
+      if (accepted[static_cast<std::size_t>(one)] == 0)
+        never += ' ' + std::string(roci::proto::info(one).short_name);
     }
     std::printf("never accepted:%s\n", never.empty() ? " none" : never.c_str());
   }

@@ -20,7 +20,7 @@ void MixedProgram::disturb() {
     if (random_.chance(150'000)) change_srq(*party);
     if (!result_.ok()) return;
   }
-  if (random_.chance(100'000) && !handles_.empty()) retire_handle();
+  if (random_.chance(300'000) && !handles_.empty()) retire_handle();
   if (result_.ok()) destroy_handles();
   if (random_.chance(10'000)) break_connection();
   for (const std::unique_ptr<End>& end : ends_) {
@@ -99,7 +99,7 @@ void MixedProgram::destroy_handles() {
     };
     bool is_used = false;
     each_use([&](Pending&) { is_used = true; });
-    if (is_used && !random_.chance(300'000)) {
+    if (is_used && !random_.chance(600'000)) {
       retired_handles_.push_back(handle);
       continue;
     }

@@ -95,6 +95,7 @@ void MixedProgram::post(End& end) {
   --end.to_post;
   if (!end.qp->post_send(wr)) return fail(&end, "post_send is refused");
   ++result_.operations;
+  result_.unsignaled += pending.is_signaled ? 0 : 1;
   result_.bytes += pending.length;
   end.pending.push_back(std::move(pending));
 }
@@ -119,7 +120,8 @@ bool MixedProgram::make_reliable(End& end, SendWr& wr, Pending& pending) {
       return one.opcode == kWcRead && one.offset < offset + bytes && offset < one.offset + one.length;
     });
   };
-  switch (random_.index(10)) {
+  const bool may_invalidate = peer.window == Window::kBound && peer.mw_type == MwType::kType2;
+  switch (may_invalidate && random_.chance(200'000) ? 2 : random_.index(10)) {
     case 0:
       wr.opcode = kWrSend;
       break;
@@ -130,7 +132,7 @@ bool MixedProgram::make_reliable(End& end, SendWr& wr, Pending& pending) {
     case 2:
       wr.opcode = kWrSend;
       // READs that use the window must be over: a fence.
-      if (peer.window == Window::kBound && peer.mw_type == MwType::kType2) {
+      if (may_invalidate) {
         wr.opcode = kWrSendInvalidate;
         wr.flags |= kFence;
         wr.invalidate = message.key = peer.mw.rkey;
@@ -214,7 +216,8 @@ bool MixedProgram::make_reliable(End& end, SendWr& wr, Pending& pending) {
 
 // Windows over the own target: bound, and taken back when the peer has nothing under way that uses them.
 bool MixedProgram::make_local(End& end, SendWr& wr, Pending& pending) {
-  if (end.window == Window::kNone || !random_.chance(150'000)) return false;
+  if (end.window == Window::kNone || !random_.chance(end.window == Window::kFree ? 400'000 : 150'000))
+    return false;
   const bool is_used = std::any_of(end.peer->pending.begin(), end.peer->pending.end(),
                                    [](const Pending& one) { return one.uses_window; });
   const bool may_change = end.window == Window::kBound && !is_used;

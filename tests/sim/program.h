@@ -29,7 +29,7 @@ struct ProgramResult {
   std::string failure;  // empty: all is well
   std::string setting;  // what the seed chose, in a line
   std::uint64_t trace_hash = 0;
-  std::uint64_t operations = 0, messages_received = 0, bytes = 0;
+  std::uint64_t operations = 0, unsignaled = 0, messages_received = 0, bytes = 0;
   std::uint64_t retransmitted = 0, ack_timeouts = 0, rnr_naks = 0, sequence_naks = 0;
   FaultNumbers faults{};
   WorldCounts counts;

@@ -436,6 +436,7 @@ void Program::post(Endpoint& end) {
   }
   end.pending.push_back(pending);
   ++result_.operations;
+  result_.unsignaled += pending.signaled ? 0 : 1;
   result_.bytes += pending.length;
 }
 

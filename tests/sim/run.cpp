@@ -31,6 +31,18 @@ const std::vector<Kind>& kinds() {
   return all;
 }
 
+std::vector<proto::Opcode> opcodes() {
+  std::vector<proto::Opcode> all;
+  for (unsigned i = 0; i < 256; ++i) {
+    const auto opcode = static_cast<proto::Opcode>(i);
+    const proto::OpcodeInfo& info = proto::info(opcode);
+    const bool is_ours = info.service == proto::Service::kRc || info.service == proto::Service::kUc ||
+                         info.service == proto::Service::kUd;
+    if (info.is_known && is_ours) all.push_back(opcode);
+  }
+  return all;
+}
+
 ProgramResult run(const RunOptions& options) {
   for (const Kind& kind : kinds()) {
     if (options.kind == kind.name) return kind.run(options.program);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "proto/opcode.h"
 #include "tests/sim/program.h"
 
 namespace roci::sim {
@@ -23,6 +24,8 @@ struct Kind {
 };
 [[nodiscard]] const std::vector<Kind>& kinds();
 [[nodiscard]] ProgramResult run(const RunOptions& options);
+// What the programs send: all of RC, UC and UD.
+[[nodiscard]] std::vector<proto::Opcode> opcodes();
 // The command that does it again.
 [[nodiscard]] std::string command_of(const RunOptions& options);
 

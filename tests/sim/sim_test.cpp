@@ -2,6 +2,7 @@
 // survives every pattern of one or two faults.
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 #include <map>
 #include <string>
 
@@ -129,6 +130,49 @@ TEST_CASE("the same seed gives the same frames and completions, another seed oth
       }
     }
   }
+}
+
+// As README.md says.
+TEST_CASE("programs meet every fault in 30 % of the runs, and send every opcode, silently and at length") {
+  constexpr std::uint64_t kRuns = 160;
+  FaultNumbers runs_with{};
+  WorldCounts counts;
+  std::uint64_t operations = 0, unsignaled = 0;
+  for (std::uint64_t seed = 1; seed <= kRuns; ++seed) {
+    const Kind& kind = kinds()[seed % kinds().size()];
+    const unsigned shards = 1 + static_cast<unsigned>(seed / kinds().size() % 2);
+    const ProgramResult result = kind.run({.seed = seed, .shards = shards});
+    REQUIRE(result.failure == "");
+    for (std::size_t i = 0; i < kFaultCount; ++i)
+      runs_with[i] += result.faults[i] != 0 ? 1U : 0U;
+    for (std::size_t i = 0; i < counts.sent.size(); ++i) {
+      counts.sent[i] += result.counts.sent[i];
+      counts.accepted[i] += result.counts.accepted[i];
+    }
+    if (std::string(kind.name) != "rc" && std::string(kind.name) != "mixed") continue;
+    operations += result.operations;
+    unsignaled += result.unsignaled;
+  }
+  for (std::size_t i = 0; i < kFaultCount; ++i) {
+    INFO(kFaultNames[i]);
+    CHECK(runs_with[i] * 100 >= kRuns * 30);
+  }
+  for (const roci::proto::Opcode one : opcodes()) {
+    INFO(roci::proto::info(one).name);
+    CHECK(counts.accepted[static_cast<std::size_t>(one)] > 0);
+  }
+  CHECK(unsignaled * 100 >= operations * 20);
+  using roci::proto::Opcode;
+  const auto taken = [&](std::initializer_list<Opcode> these) {
+    std::uint64_t sum = 0;
+    for (const Opcode one : these)
+      sum += counts.accepted[static_cast<std::size_t>(one)];
+    return sum;
+  };
+  const std::uint64_t longer = taken({Opcode::kRcSendFirst, Opcode::kRcWriteFirst});
+  const std::uint64_t single = taken({Opcode::kRcSendOnly, Opcode::kRcSendOnlyImmediate, Opcode::kRcWriteOnly,
+                                      Opcode::kRcWriteOnlyImmediate});
+  CHECK(longer * 100 >= (longer + single) * 40);
 }
 
 TEST_CASE("an exchange survives any one fault, at any frame") {
