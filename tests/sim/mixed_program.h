@@ -5,9 +5,10 @@
 // order, with the right bytes and fields, through regions and memory windows; UC delivers a message whole and
 // right or not at all; a datagram arrives whole, with its source and GRH, not more often than the link
 // delivers; ATOMICs are executed once; an armed CQ raises one event, also for what it held already, and an
-// SRQ one when it falls below its limit; nothing hangs. Meanwhile CQs and SRQs are resized, windows and
-// address handles come and go, and connections are broken, their QPs destroyed, their regions deregistered
-// and never touched again, and others take their place.
+// SRQ one when it falls below its limit, or is below it when it is armed; nothing hangs. Meanwhile CQs and
+// SRQs are resized, windows and address handles come and go, these also from under queued sends, and
+// connections are broken, their QPs destroyed, their regions deregistered and never touched again, and others
+// take their place.
 #pragma once
 
 #include "tests/sim/program.h"
