@@ -142,6 +142,23 @@ TEST_CASE("READ: request, responses into the SGEs, completion with the length") 
   bench.expect({.opcode = Opcode::kRcSendOnly, .psn = 1003});
 }
 
+// Its header is a cache line that the application polls.
+TEST_CASE("a response that completes nothing does not write to the send queue's ring") {
+  Bench bench;
+  Connection qp = bench.connect();
+  bench.post(qp, rdma(qp, 1, sim::kWrRead, 600));
+  std::uint32_t& consumer = qp.qp->send_ring().header().consumer;
+  consumer = 7;  // which only the engine would change
+  const Bytes data = pattern(600, 9);
+  bench.send(qp, {.opcode = Opcode::kRcReadResponseFirst, .psn = 1000, .payload = part(data, 0, 256)});
+  bench.send(qp, {.opcode = Opcode::kRcReadResponseMiddle, .psn = 1001, .payload = part(data, 256, 512)});
+  CHECK(consumer == 7);
+  bench.send(qp,
+             {.opcode = Opcode::kRcReadResponseLast, .psn = 1002, .msn = 1, .payload = part(data, 512, 600)});
+  CHECK(consumer == 1);
+  bench.expect(qp, {.wr_id = 1, .opcode = sim::kWcRead, .byte_len = 600});
+}
+
 TEST_CASE("atomics: request fields and the result in host order") {
   Bench bench;
   Connection qp = bench.connect();
