@@ -7,8 +7,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
+
+#include "proto/types.h"
 
 struct rte_mbuf;
 
@@ -36,6 +40,12 @@ class Port {
   virtual void prepare_to_sleep() = 0;
   // Any thread. What the port counts beyond what the engine sees; the names live as long as the program.
   [[nodiscard]] virtual std::vector<PortCounter> counters() const { return {}; }
+  // The thread of the shard: the multicast groups that its QPs are in, when they change. What did not work, a
+  // sentence each. For a port that does not get the frames of all groups anyway.
+  virtual std::vector<std::string> follow_groups(std::uint32_t /*shard*/,
+                                                 std::span<const proto::Gid> /*groups*/) {
+    return {};
+  }
   // Any thread. Index of the interface on which the kernel has to join multicast groups, as it owns the
   // addresses; 0: none.
   [[nodiscard]] virtual int kernel_groups_interface() const { return 0; }

@@ -221,7 +221,11 @@ void Shard::follow_groups() {
   for (Groups& groups : groups_) {
     const std::uint64_t changes = engine_->multicast_changes(groups.nic);
     if (std::exchange(groups.changes_seen, changes) == changes) continue;
-    for (const auto& problem : groups.kernel.follow(engine_->multicast_groups(groups.nic)))
+    const auto wanted = engine_->multicast_groups(groups.nic);
+    auto problems = groups.kernel.follow(wanted);
+    for (auto& problem : topology_.port(groups.nic)->follow_groups(config_.number, wanted))
+      problems.push_back(std::move(problem));
+    for (const auto& problem : problems)
       spdlog::warn("{}: {}", engine_->config().nics[groups.nic.index].name, problem);
   }
 }

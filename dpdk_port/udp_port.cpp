@@ -13,6 +13,8 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <system_error>
 #include <utility>
 
@@ -23,6 +25,7 @@
 #include "dpdk_port/udp_datagram.h"
 #include "dpdk_port/udp_holder.h"
 #include "emulator/engine.h"
+#include "emulator/multicast.h"
 #include "verbs_shim/server/unique_fd.h"
 
 namespace roci::dpdk_port {
@@ -37,6 +40,7 @@ constexpr std::size_t kSenders = 16;   // sockets to send from, a source port ea
 constexpr std::uint16_t kFirstSenderPort = 0xC000;
 constexpr int kPortTries = 64;               // for a free one, before the kernel chooses
 constexpr int kSocketBufferBytes = 4 << 20;  // asked for; the kernel has a limit of its own
+constexpr std::size_t kMaxGroups = 256;      // multicast groups; a socket each
 constexpr auto kSendPatience = std::chrono::milliseconds(10);
 constexpr int kNoCheck6Rx = 102;  // UDP_NO_CHECK6_RX
 
@@ -115,7 +119,8 @@ class UdpPort final : public Port {
   // The reason why not, or empty.
   std::string open() {
     epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
-    if (!epoll_) return udp_error("epoll");
+    group_epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
+    if (!epoll_ || !group_epoll_) return udp_error("epoll");
     receiver_ = make_udp_socket(is_ipv6_);
     if (!receiver_) return udp_error("UDP socket");
     if (auto error = prepare_receiver(receiver_); !error.empty()) return error;
@@ -126,7 +131,7 @@ class UdpPort final : public Port {
                            udp_port_holder(config_.address, proto::kRoceV2Port));
       return udp_error("UDP port 4791");
     }
-    if (!watch(receiver_)) return udp_error("epoll");
+    if (!watch(epoll_, receiver_) || !watch(epoll_, group_epoll_)) return udp_error("epoll");
     for (std::size_t i = 0; i < kSenders; ++i) {
       if (auto error = open_sender(senders_[i], static_cast<std::uint16_t>(kFirstSenderPort + i));
           !error.empty())
@@ -138,7 +143,36 @@ class UdpPort final : public Port {
   }
 
   std::size_t receive(rte_mbuf** out, std::size_t max) override {
-    return receive_from(receiver_, config_.address, out, std::min(max, kUdpBurst));
+    max = std::min(max, kUdpBurst);
+    std::size_t got = receive_from(receiver_, config_.address, out, max);
+    if (has_groups_.load(std::memory_order_relaxed)) got += receive_from_groups(out + got, max - got);
+    return got;
+  }
+
+  // A socket a group, bound to it: the kernel is in the group already (kernel_groups.h).
+  std::vector<std::string> follow_groups(std::uint32_t shard, std::span<const Gid> groups) override {
+    const std::lock_guard lock(groups_mutex_);
+    wanted_groups_[shard].assign(groups.begin(), groups.end());
+    const auto is_wanted = [this](const Gid& group) {
+      return std::any_of(wanted_groups_.begin(), wanted_groups_.end(), [&](const auto& one) {
+        return std::find(one.second.begin(), one.second.end(), group) != one.second.end();
+      });
+    };
+    std::erase_if(groups_, [&](const auto& one) { return !is_wanted(one.gid); });
+    std::vector<std::string> problems;
+    for (const Gid& group : groups) {
+      if (group.is_ipv4() == is_ipv6_ ||
+          std::any_of(groups_.begin(), groups_.end(), [&](const auto& one) { return one.gid == group; }))
+        continue;
+      UniqueFd fd;
+      auto error = groups_.size() < kMaxGroups ? open_group(group, fd) : std::string("too many groups");
+      if (error.empty())
+        groups_.push_back({group, std::move(fd)});
+      else
+        problems.push_back(fmt::format("datagrams to {} are not received: {}", to_text(group), error));
+    }
+    has_groups_.store(!groups_.empty(), std::memory_order_relaxed);
+    return problems;
   }
 
   std::size_t send(rte_mbuf** frames, std::size_t count) override {
@@ -187,7 +221,7 @@ class UdpPort final : public Port {
     return {{"icrc_predicted", value(icrc_predicted_)},
             {"icrc_solved", value(icrc_solved_)},
             {"icrc_unsolved", value(icrc_unsolved_)},
-            {"refused_datagrams", value(refused_)},
+            {"too_long_datagrams", value(too_long_)},
             {"receive_overflows", memory[SK_MEMINFO_DROPS]},
             {"receive_errors", value(receive_errors_)},
             {"send_errors", value(send_errors_)},
@@ -206,10 +240,28 @@ class UdpPort final : public Port {
     counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
 
-  [[nodiscard]] bool watch(const UniqueFd& fd) const {
+  struct Group {
+    Gid gid;
+    UniqueFd fd;
+  };
+
+  [[nodiscard]] static bool watch(const UniqueFd& epoll, const UniqueFd& fd) {
     epoll_event event{};
     event.events = EPOLLIN;
-    return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd.get(), &event) == 0;
+    event.data.fd = fd.get();
+    return epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd.get(), &event) == 0;
+  }
+
+  // Of several sockets that are bound to a group, each is given a copy.
+  [[nodiscard]] std::string open_group(const Gid& group, UniqueFd& fd) const {
+    fd = make_udp_socket(is_ipv6_);
+    if (!fd) return udp_error("UDP socket");
+    if (auto error = prepare_receiver(fd); !error.empty()) return error;
+    SocketAddress here(group, proto::kRoceV2Port);
+    if (is_ipv6_) here.storage.sin6_scope_id = static_cast<std::uint32_t>(config_.interface_index);
+    if (!set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1) || bind(fd.get(), here.get(), here.length) != 0)
+      return udp_error("UDP port 4791");
+    return watch(group_epoll_, fd) ? std::string() : udp_error("epoll");
   }
 
   [[nodiscard]] std::string prepare_receiver(const UniqueFd& fd) const {
@@ -277,6 +329,20 @@ class UdpPort final : public Port {
     return kept;
   }
 
+  std::size_t receive_from_groups(rte_mbuf** out, std::size_t max) {
+    std::array<epoll_event, 8> ready;
+    const int count = epoll_wait(group_epoll_.get(), ready.data(), static_cast<int>(ready.size()), 0);
+    if (count <= 0) return 0;
+    const std::lock_guard lock(groups_mutex_);
+    std::size_t got = 0;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(count) && got < max; ++i) {
+      const auto group = std::find_if(groups_.begin(), groups_.end(),
+                                      [&](const Group& one) { return one.fd.get() == ready[i].data.fd; });
+      if (group != groups_.end()) got += receive_from(group->fd, group->gid, out + got, max - got);
+    }
+    return got;
+  }
+
   // The first `empty_` places have no mbuf. False: there are none to be had.
   bool refill() {
     if (empty_ == 0) return true;
@@ -303,15 +369,17 @@ class UdpPort final : public Port {
     const mmsghdr& message = received_[i];
     IncomingDatagram datagram;
     datagram.source = received_from_[i].gid();
-    // What was cut is longer than our MTU; and what we sent to a group ourselves is not handed back.
-    if ((message.msg_hdr.msg_flags & MSG_TRUNC) != 0 || datagram.source == config_.address) {
-      add(refused_);
+    // What we sent to a group ourselves is handed back; its other QPs here have it already.
+    if (datagram.source == config_.address) return false;
+    if ((message.msg_hdr.msg_flags & MSG_TRUNC) != 0) {  // longer than the MTU
+      add(too_long_);
       return false;
     }
     datagram.destination = destination;
     datagram.source_port = received_from_[i].port();
     datagram.source_mac = emulator::made_up_mac(datagram.source);
-    datagram.destination_mac = config_.mac;
+    datagram.destination_mac =
+        emulator::is_multicast(destination) ? emulator::multicast_mac(destination) : config_.mac;
     read_control(message.msg_hdr, datagram);
     const std::size_t bytes = headers_before_bth(is_ipv6_) + message.msg_len;
     mbuf.data_len = static_cast<std::uint16_t>(bytes);
@@ -403,6 +471,12 @@ class UdpPort final : public Port {
   std::array<Sender, kSenders> senders_;
   FrameBuilder builder_;
 
+  std::mutex groups_mutex_;
+  std::map<std::uint32_t, std::vector<Gid>> wanted_groups_;  // by shard
+  std::vector<Group> groups_;
+  UniqueFd group_epoll_;
+  std::atomic<bool> has_groups_{false};
+
   std::size_t empty_ = kUdpBurst;
   std::array<rte_mbuf*, kUdpBurst> waiting_{};
   std::array<mmsghdr, kUdpBurst> received_{};
@@ -418,7 +492,7 @@ class UdpPort final : public Port {
   bool is_stuck_ = false;
   std::chrono::steady_clock::time_point stuck_since_;
 
-  Counter icrc_predicted_{0}, icrc_solved_{0}, icrc_unsolved_{0}, refused_{0}, receive_errors_{0},
+  Counter icrc_predicted_{0}, icrc_solved_{0}, icrc_unsolved_{0}, too_long_{0}, receive_errors_{0},
       send_errors_{0}, send_waits_{0}, unsendable_{0};
 };
 

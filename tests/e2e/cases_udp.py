@@ -1,10 +1,14 @@
 """Ports on UDP sockets, as an ordinary user: what applications see, and what is on the wire."""
 import contextlib
+import json
 import os
+import pathlib
+import re
+import signal
 import subprocess
 
-from cases_wire import in_root
-from harness import IPV4_GID, Skip, case, check, free_port, need_program
+from cases_wire import RxeLab, TwoHosts, in_root, pingpong_with_guest, shared
+from harness import IPV4_GID, ORDINARY_UID, Skip, case, check, free_port, need_program, wait_for
 
 
 class OneHost:
@@ -38,6 +42,67 @@ class OneHost:
 
     def counters(self, nic):
         return self.world.show(self.name)["counters"][nic]
+
+
+class TwoUdpHosts(TwoHosts):
+    """Two hosts as for AF_PACKET, on whose interfaces the kernel owns every address: 10.78.1.N and fd78::N."""
+
+    ADDRESSES = {4: ("10.78.1.1", "10.78.1.2"), 6: ("fd78::1", "fd78::2")}
+
+    def __init__(self, world, mtu):
+        super().__init__(world, mtu)
+        for number, name in enumerate(self.names, 1):
+            in_root("ip", "netns", "exec", name, "sysctl", "-qw", "net.ipv6.conf.wire0.disable_ipv6=0")
+            in_root("ip", "-n", name, "addr", "add", f"fd78::{number}/64", "dev", "wire0", "nodad")
+            if world.drops:
+                os.chown(self.env[number - 1]["XDG_RUNTIME_DIR"], ORDINARY_UID, ORDINARY_UID)
+
+    @staticmethod
+    def of_user(world, mtu=4200):
+        if not world.is_root:
+            raise Skip("needs root to make network namespaces, in which the product runs as an ordinary user")
+        return TwoUdpHosts(world, mtu)
+
+    def start_udp(self, host, family=4):
+        return self.world.start_daemon("--nic", f"rxe0,port=udp:{self.ADDRESSES[family][host - 1]}",
+                                       namespace=self.names[host - 1], env=self.env[host - 1])
+
+    def counters(self, host):
+        """Of its NIC."""
+        text = self.start(host, "show", [self.world.product.roci, "show", "--json", "counters"]).succeed(10 * self.world.slow)
+        return json.loads(text)["counters"]["rxe0"]
+
+
+class Sniffer:
+    """tcpdump as root on one interface while the `with` block runs."""
+
+    def __init__(self, world, namespace, interface, file):
+        need_program("tcpdump", "tcpdump")
+        self.world, self.file = world, file
+        self.command = ["ip", "netns", "exec", namespace, "tcpdump", "-i", interface, "--immediate-mode", "-U", "-B", "16384", "-s", "9100",
+                        "-Z", "root", "-w", str(file), "udp port 4791"]
+
+    def __enter__(self):
+        self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.world.cleanups.append(self.process.kill)
+        wait_for(lambda: self.file.exists() and self.file.stat().st_size > 0, 10 * self.world.slow, "tcpdump's file")
+        return self
+
+    def __exit__(self, kind, _value, _traceback):
+        self.process.send_signal(signal.SIGINT)
+        told = self.process.communicate(timeout=20)[1]
+        if kind is None:
+            lost = re.search(r"(\d+) packets? dropped by kernel", told)
+            check(lost and int(lost[1]) == 0, f"tcpdump lost packets: {told}")
+            os.chmod(self.file, 0o644)
+
+
+def packets_in(world, file):
+    """How many RoCE packets roce-dump finds, all with a right ICRC."""
+    process = world.start("roce-dump", [shared("rxe-lab", "roce-dump"), "-q", file])
+    status = process.wait(60 * world.slow)
+    check(status == 0, f"roce-dump finds a wrong ICRC or length, or no packet (status {status}): {process.describe()}")
+    return int(re.search(r"(\d+) RoCE packets, 0 with", process.output())[1])
 
 
 HOLDER = """
@@ -98,3 +163,85 @@ def _(world):
             holder.communicate()
         expected = "a process of user 0 that we may not look at" if world.drops else f"process {holder.pid} (python3"
         check(told.startswith(expected), f"taken by root's process {holder.pid} with {held}: {told}")
+
+
+@case("udp/two-hosts", tags={"asan"}, limit=180)
+def _(world):
+    """Over a wire, where a sniffer sees what left: every ICRC is right with the IP id that the kernel chose."""
+    hosts = TwoUdpHosts.of_user(world)
+    for family in (4, 6):
+        daemons = [hosts.start_udp(host, family) for host in (1, 2)]
+        file = world.folder / f"wire{family}.pcap"
+        with Sniffer(world, hosts.names[0], "wire0", file):
+            hosts.pair("ibv_rc_pingpong", ["-c", "-n", "100"])
+            hosts.pair("ibv_rc_pingpong", ["-c", "-e", "-m", "4096", "-s", "100000", "-n", "20"])
+            hosts.pair("ibv_uc_pingpong", ["-n", "100"])
+            hosts.pair("ibv_ud_pingpong", ["-n", "100"])
+            for tool in ("ib_send_bw", "ib_write_bw", "ib_read_bw"):
+                hosts.pair(tool, ["-F", "-n", "20", "-s", "20000"])
+            hosts.pair("ib_atomic_bw", ["-F", "-n", "50"])
+        seen, sent = packets_in(world, file), 0
+        for host in (1, 2):
+            counters = hosts.counters(host)
+            sent += counters["tx_roce_packets"]
+            check(counters["dropped"]["bad_icrc"] == 0, f"wrong ICRCs at host {host}: {counters}")
+            check(counters["udp"]["icrc_predicted"] == (counters["rx_roce_packets"] if family == 4 else 0), f"host {host}: {counters}")
+        check(seen == sent, f"roce-dump sees {seen} packets, the engines sent {sent}")
+        for daemon in daemons:
+            world.stop_daemon(daemon)
+
+
+@case("udp/with-af-packet", users=("root",), limit=90)
+def _(world):
+    """One host on UDP sockets, the other on its wire: the same packets to both."""
+    hosts = TwoUdpHosts(world, mtu=4200)
+    daemons = [hosts.start_udp(1), hosts.start_daemon(2, address="")]
+    hosts.pair("ibv_rc_pingpong", ["-c", "-n", "100"])
+    hosts.pair("ibv_rc_pingpong", ["-c", "-e", "-m", "4096", "-s", "100000", "-n", "20"])
+    hosts.pair("ib_write_bw", ["-F", "-n", "100"])
+    counters = [hosts.counters(host) for host in (1, 2)]
+    check(all(one["dropped"]["bad_icrc"] == 0 for one in counters), f"wrong ICRCs: {counters}")
+    # An engine on the wire counts IP ids up, each QP its own.
+    check(counters[0]["udp"]["icrc_predicted"] > 0 and counters[0]["udp"]["icrc_solved"] > 0, f"{counters[0]['udp']}")
+    for daemon in daemons:
+        world.stop_daemon(daemon)
+
+
+@case("udp/rxe-both-ways", users=("root",), limit=300)
+def _(world):
+    """The kernel's Soft-RoCE is content, and its packets are read though their IP ids are not seen."""
+    lab = RxeLab(world)
+    daemon = world.start_daemon("--nic", f"rxe0,port=udp:{lab.HOST_TCP_IP}", namespace=lab.NAMESPACE)
+    file = world.folder / "rxe.pcap"
+    with Sniffer(world, lab.NAMESPACE, "br0", file):
+        for guest_serves in (False, True):
+            pingpong_with_guest(world, lab, ["-n", "100"], guest_serves)
+            pingpong_with_guest(world, lab, ["-n", "20", "-m", "4096", "-s", "50000"], guest_serves)
+    counters = world.show(lab.NAMESPACE)["counters"]["rxe0"]
+    seen = packets_in(world, file)
+    passed = counters["tx_roce_packets"] + counters["rx_roce_packets"]
+    check(seen == passed, f"roce-dump sees {seen} packets, the engine sent and received {passed}")
+    check(counters["dropped"]["bad_icrc"] == 0 and counters["rx_roce_packets"] ==
+          counters["udp"]["icrc_predicted"] + counters["udp"]["icrc_solved"], f"not every packet was found intact: {counters}")
+    world.stop_daemon(daemon)
+
+
+@case("udp/multicast", limit=90)
+def _(world):
+    """Datagrams reach the group on the other host, whose kernel is in it meanwhile."""
+    hosts = TwoUdpHosts.of_user(world)
+    for family, group, table, in_table in ((4, "::ffff:239.77.0.9", "igmp", "09004DEF"),
+                                           (6, "ff15::77:9", "igmp6", "ff150000000000000000000000770009")):
+        daemons = [hosts.start_udp(host, family) for host in (1, 2)]
+
+        def kernel_is_in():
+            return in_table in (pathlib.Path("/proc") / str(daemons[0].pid) / "net" / table).read_text()
+        waiting = hosts.start(1, "receive", world.under_roci(None, [world.product.verbs_check, "receive-multicast", group]))
+        wait_for(lambda: "attached" in waiting.output() or waiting.popen.poll() is not None, 10 * world.slow, "the receiver")
+        wait_for(kernel_is_in, 5 * world.slow, f"the kernel to be in {group}")
+        hosts.start(2, "send", world.under_roci(None, [world.product.verbs_check, "send-multicast", group])).succeed(20 * world.slow)
+        waiting.succeed(30 * world.slow)
+        wait_for(lambda: not kernel_is_in(), 5 * world.slow, f"the kernel to leave {group}")
+        check(hosts.counters(1)["dropped"]["bad_icrc"] == 0, "wrong ICRCs")
+        for daemon in daemons:
+            world.stop_daemon(daemon)

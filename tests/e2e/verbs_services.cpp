@@ -270,9 +270,11 @@ void send_multicast(const char* text) {
   Side side;
   open_datagram(side, "rxe0");
   const ibv_gid group = parse_group(text);
-  const bool v4 = std::string_view(text).substr(0, 7) == "::ffff:";
+  const auto is_v4 = [](const ibv_gid& gid) { return gid.raw[0] == 0 && gid.raw[10] == 0xFF; };
   fill(side.bytes, kAcrossSeed);
-  const Address to_group(side, group, v4 ? kIpv4GidIndex : kLinkLocalGidIndex);
+  // From the NIC's first address if it is of the group's family.
+  const bool same = is_v4(gid_of(side, kIpv4GidIndex)) == is_v4(group);
+  const Address to_group(side, group, same ? kIpv4GidIndex : kLinkLocalGidIndex);
   for (std::uint32_t i = 0; i < kAcrossDatagrams; ++i)
     send_datagram(side, to_group, kMulticastQpn, i, 20 * i, i, "multicast");
 }
