@@ -134,6 +134,8 @@ void ConnectionManager::Impl::on(const Arrival& arrival, const proto::CmRep& rep
   conversation.initiator_depth = std::min(conversation.initiator_depth, rep.responder_resources);
   conversation.responder_resources = std::min(conversation.responder_resources, rep.initiator_depth);
   conversation.rnr_retry_count = rep.rnr_retry_count;  // each says what the other is to do
+  if (!conversation.endpoint->ack_timeout)
+    conversation.ack_timeout = with_delay(conversation.ack_timeout, rep.target_ack_delay);
 
   Endpoint& endpoint = *conversation.endpoint;
   endpoint.remote_qpn = rep.local_qpn;

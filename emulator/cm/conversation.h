@@ -28,6 +28,9 @@ inline constexpr std::uint8_t kMaxCmRetries = 15;
 inline constexpr proto::CmTimeout kPacketLifetime{16};  // 0.27 s
 // What the applications' queue pairs get: two lifetimes, and no delay for the acknowledgement.
 inline constexpr proto::AckTimeout kAckTimeout{17};
+// What a queue pair of ours takes to acknowledge, as query_device says, too: 0.13 s, as the daemon may wait
+// for a core that long.
+inline constexpr proto::CmTimeout kTargetAckDelay{15};
 inline constexpr Duration kRequestInterval = kResponseTimeout.duration() + 2 * kPacketLifetime.duration();
 // How long our applications may think about a REQ or REP, as Linux says: 69 s. We believe a peer no more.
 inline constexpr proto::CmTimeout kServiceTimeout{24};
@@ -37,6 +40,13 @@ inline constexpr Duration kSidrLinger = proto::CmTimeout{21}.duration();
 // What a peer says of its own times, within reason: it can neither make us flood nor remember for hours.
 [[nodiscard]] constexpr Duration bounded(std::uint8_t code) {
   return proto::CmTimeout{std::clamp<std::uint8_t>(code, 16, 20)}.duration();
+}
+
+// The ACK timeout towards a peer that takes `delay` to acknowledge: the sum, rounded up to a code.
+[[nodiscard]] constexpr proto::AckTimeout with_delay(proto::AckTimeout timeout, proto::CmTimeout delay) {
+  if (delay.code() + 1 < timeout.code()) return timeout;
+  return proto::AckTimeout{static_cast<std::uint8_t>(
+      std::min(std::max(timeout.code(), delay.code()) + 1, int{proto::AckTimeout::kMask}))};
 }
 
 // The peer's name for a conversation. Its address is that of the IP header: nobody can speak for another.

@@ -208,6 +208,7 @@ std::errc ConnectionManager::Impl::accept_req(Endpoint& endpoint, const Connecti
   rep.starting_psn = conversation.receive_psn;
   rep.responder_resources = conversation.responder_resources;
   rep.initiator_depth = conversation.initiator_depth;
+  rep.target_ack_delay = kTargetAckDelay;
   rep.end_to_end_flow_control = parameters.flow_control != 0;
   rep.rnr_retry_count = std::min<std::uint8_t>(parameters.rnr_retry_count, 7);
   rep.srq = parameters.has_srq;
