@@ -67,10 +67,12 @@ class TwoUdpHosts(TwoHosts):
         return self.world.start_daemon("--nic", f"rxe0,port=udp:{self.ADDRESSES[family][host - 1]}",
                                        namespace=self.names[host - 1], env=self.env[host - 1])
 
+    def show(self, host):
+        return json.loads(self.start(host, "show", [self.world.product.roci, "show", "--json"]).succeed(10 * self.world.slow))
+
     def counters(self, host):
         """Of its NIC."""
-        text = self.start(host, "show", [self.world.product.roci, "show", "--json", "counters"]).succeed(10 * self.world.slow)
-        return json.loads(text)["counters"]["rxe0"]
+        return self.show(host)["counters"]["rxe0"]
 
 
 class Sniffer:
@@ -95,6 +97,26 @@ class Sniffer:
             lost = re.search(r"(\d+) packets? dropped by kernel", told)
             check(lost and int(lost[1]) == 0, f"tcpdump lost packets: {told}")
             os.chmod(self.file, 0o644)
+
+
+# Datagrams to port 4791 that nobody should send: every short length, random bytes, longer than the MTU (in fragments), and
+# then as many as come for some seconds.
+JUNK = """
+import os, socket, sys, time
+to = (sys.argv[1], 4791)
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for length in range(64):
+    sender.sendto(bytes(length), to)
+    sender.sendto(os.urandom(length), to)
+for length in (100, 1000, 4000, 4172, 4173, 9000, 60000):
+    sender.sendto(os.urandom(length), to)
+print("sent", flush=True)
+until = time.monotonic() + float(sys.argv[2])
+while time.monotonic() < until:
+    for _ in range(100):
+        sender.sendto(os.urandom(64), to)
+    time.sleep(0.01)
+"""
 
 
 def packets_in(world, file):
@@ -245,3 +267,82 @@ def _(world):
         check(hosts.counters(1)["dropped"]["bad_icrc"] == 0, "wrong ICRCs")
         for daemon in daemons:
             world.stop_daemon(daemon)
+
+
+@case("udp/junk", limit=90)
+def _(world):
+    """Datagrams of a stranger are dropped and counted, and applications do not notice."""
+    hosts = TwoUdpHosts.of_user(world)
+    daemons = [hosts.start_udp(host) for host in (1, 2)]
+    junk = hosts.start(2, "junk", ["/usr/bin/python3", "-c", JUNK, "10.78.1.1", "3"])
+    wait_for(lambda: "sent" in junk.output(), 10 * world.slow, "the first junk")
+    hosts.pair("ibv_rc_pingpong", ["-c", "-n", "200"])
+    junk.succeed(20 * world.slow)
+    counters = hosts.counters(1)
+    # 9000 and 60000 bytes are too long; 64 lengths twice, and what fits, are not whole RoCE packets.
+    check(counters["udp"]["too_long_datagrams"] == 2, f"{counters['udp']}")
+    check(counters["udp"]["icrc_unsolved"] >= 100 and counters["dropped"]["malformed"] >= 24, f"the junk is not counted: {counters}")
+    check(counters["rx_roce_packets"] == sum(counters["udp"][name] for name in ("icrc_predicted", "icrc_solved", "icrc_unsolved")),
+          f"packets that nobody judged: {counters}")
+    for daemon in daemons:
+        world.stop_daemon(daemon)
+
+
+@case("udp/peer-goes-and-comes", limit=120)
+def _(world):
+    """A peer whose port 4791 is closed, and one that the kernel does not find, harm nobody else."""
+    hosts = TwoUdpHosts.of_user(world)
+    daemons = [hosts.start_udp(host) for host in (1, 2)]
+    port = free_port()
+    common = ["ib_write_bw", "-d", "rxe0", "-x", IPV4_GID, "-p", str(port), "-F", "-D", "60"]
+    server = hosts.start(1, "writes", world.under_roci(None, common))
+    world.wait_listening(server, port)
+    client = hosts.start(2, "writes", world.under_roci(None, [*common, "10.78.1.1"]))
+    wait_for(lambda: hosts.counters(1)["rx_roce_packets"] > 1000, 20 * world.slow, "packets")
+    server.kill()
+    daemons[0].kill()
+    # The client's packets meet a closed port, and the kernel over there says so; retries end as for any silent peer.
+    check(client.wait(30 * world.slow) != 0 and hosts.counters(2)["retry_exceeded"] > 0, f"no error for a peer that is gone: {client.describe()}")
+    pathlib.Path(hosts.env[0]["XDG_RUNTIME_DIR"], "rocinante", "rocid.sock").unlink()
+    daemons[0] = hosts.start_udp(1)
+    hosts.pair("ibv_rc_pingpong", ["-c", "-n", "100"])
+    in_root("ip", "-n", hosts.names[0], "route", "add", "unreachable", "10.78.9.0/24")
+    lonely = hosts.start(1, "lonely", world.under_roci(None, [world.product.verbs_check, "lonely", "::ffff:10.78.9.9"]))
+    lonely.succeed(60 * world.slow)
+    check(hosts.counters(1)["udp"]["send_errors"] > 0, f"no error of sending is counted: {hosts.counters(1)}")
+    hosts.pair("ibv_rc_pingpong", ["-c", "-n", "100"])
+    for daemon in daemons:
+        world.stop_daemon(daemon)
+
+
+@case("udp/port-events", limit=60)
+def _(world):
+    """ibv_asyncwatch is told that the wire is pulled, and put back; then packets pass again."""
+    hosts = TwoUdpHosts.of_user(world)
+    daemons = [hosts.start_udp(host) for host in (1, 2)]
+    watch = hosts.start(1, "asyncwatch", world.under_roci(None, ["stdbuf", "-oL", "ibv_asyncwatch", "-d", "rxe0"]))
+    wait_for(lambda: "async event FD" in watch.output(), 10 * world.slow, "ibv_asyncwatch")
+    for state, event in (("down", 10), ("up", 9)):  # IBV_EVENT_PORT_ERR, IBV_EVENT_PORT_ACTIVE
+        in_root("ip", "-n", hosts.names[1], "link", "set", "wire0", state)
+        wait_for(lambda: re.search(rf"event_type .*\({event}\)", watch.output()), 5 * world.slow, f"event {event} of a link that goes {state}")
+    watch.kill()
+    wait_for(lambda: hosts.show(2)["nics"][0]["link"] == "up", 5 * world.slow, "the other host's link")
+    hosts.pair("ibv_rc_pingpong", ["-c", "-n", "100"])
+    for daemon in daemons:
+        world.stop_daemon(daemon)
+
+
+@case("udp/small-mtu", limit=60)
+def _(world):
+    """An MTU of 1500 makes 1024 the largest path MTU; below 576 there is no NIC."""
+    hosts = TwoUdpHosts.of_user(world, mtu=1500)
+    daemons = [hosts.start_udp(host) for host in (1, 2)]
+    hosts.pair("ibv_rc_pingpong", ["-c", "-s", "30000", "-n", "100"])
+    told = hosts.start(1, "devinfo", world.under_roci(None, ["ibv_devinfo", "-d", "rxe0"])).succeed(10 * world.slow)
+    check(re.search(r"active_mtu:\s+1024", told), f"active_mtu is not 1024: {told}")
+    for daemon in daemons:
+        world.stop_daemon(daemon)
+    in_root("ip", "-n", hosts.names[0], "link", "set", "wire0", "mtu", "500")
+    refused = hosts.start(1, "rocid", [world.product.rocid, "--nic", "rxe0,port=udp:10.78.1.1"])
+    check(refused.wait(10 * world.slow) == 2 and
+          refused.output() == "rocid: rxe0: interface 'wire0' has an MTU of 500, 576 is the least\n", refused.describe())

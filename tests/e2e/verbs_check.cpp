@@ -370,6 +370,8 @@ int main(int argc, char** argv) {
     receive_multicast(argv[2]);
   } else if (what == "send-multicast" && argc == 3) {
     send_multicast(argv[2]);
+  } else if (what == "lonely" && argc == 3) {
+    check_lonely(argv[2]);
   } else if (what == "shared-receives") {
     check_shared_receives();
   } else if (what == "windows") {
@@ -390,7 +392,7 @@ int main(int argc, char** argv) {
         "usage: verbs_check operations | errors | refusals | datagrams | routed-datagrams | multicast |\n"
         "         shared-receives | windows | unreliable-connection | atomic-write | resize |\n"
         "         garbage SEED |\n"
-        "         receive-multicast GROUP | send-multicast GROUP |\n"
+        "         receive-multicast GROUP | send-multicast GROUP | lonely GID |\n"
         "         traffic plain|fork|exec MS\n");
     return 2;
   }

@@ -279,6 +279,16 @@ void send_multicast(const char* text) {
     send_datagram(side, to_group, kMulticastQpn, i, 20 * i, i, "multicast");
 }
 
+// ---- a peer that is not there
+
+void check_lonely(const char* text) {
+  Side side;
+  open_datagram(side, "rxe0");
+  const Address nowhere(side, parse_group(text), kIpv4GidIndex);
+  for (std::uint32_t i = 0; i < 10; ++i)
+    send_datagram(side, nowhere, 0x123, 0, 64, i, "a datagram to nobody");
+}
+
 // ---- unreliable connection
 
 void check_unreliable_connection() {
