@@ -38,9 +38,7 @@ const roci::emulator::cm::ConnectionParameters& connection(const roci::emulator:
 
 }  // namespace
 
-TEST_CASE("a connection is asked for, accepted, used and released") {
-  Pair pair;
-  auto& [network, client, server] = pair;
+TEST_CASE_METHOD(Pair, "a connection is asked for, accepted, used and released") {
   const IdHandle listener = server.listen(at("10.0.0.2", kPort));
   const IdHandle id = client.resolve(at("10.0.0.2", kPort));
   REQUIRE(client.cm->connect(kApp, id, parameters(0x111, "hello"), network.now) == std::errc{});
@@ -96,11 +94,9 @@ TEST_CASE("a connection is asked for, accepted, used and released") {
   CHECK(network.log.size() == 5);
 }
 
-TEST_CASE("what modify_qp is told fits together, and is what the queue pair takes") {
+TEST_CASE_METHOD(Pair, "what modify_qp is told fits together, and is what the queue pair takes") {
   const QpType type = GENERATE(QpType::kRc, QpType::kUc);
   const bool is_rc = type == QpType::kRc;
-  Pair pair;
-  auto& [network, client, server] = pair;
   (void)server.listen(at("10.0.0.2", kPort), 0, PortSpace::kTcp, type);
   const IdHandle id = client.create(PortSpace::kTcp, type);
   const auto attributes = [&](Host& host, IdHandle which, QpState state) {
@@ -188,9 +184,7 @@ TEST_CASE("responder resources stay within what the device has") {
   CHECK(connection(response).initiator_depth == 16);
 }
 
-TEST_CASE("a request is rejected with a reason and words, by either side") {
-  Pair pair;
-  auto& [network, client, server] = pair;
+TEST_CASE_METHOD(Pair, "a request is rejected with a reason and words, by either side") {
   (void)server.listen(at("10.0.0.2", kPort));
   const IdHandle id = client.resolve(at("10.0.0.2", kPort));
   REQUIRE(client.cm->connect(kApp, id, parameters(0x111), network.now) == std::errc{});
@@ -222,9 +216,7 @@ TEST_CASE("a request is rejected with a reason and words, by either side") {
   CHECK(client.cm->disconnect(kApp, id, network.now) == std::errc{});
 }
 
-TEST_CASE("words that do not fit are refused before anything is sent") {
-  Pair pair;
-  auto& [network, client, server] = pair;
+TEST_CASE_METHOD(Pair, "words that do not fit are refused before anything is sent") {
   (void)server.listen(at("10.0.0.2", kPort));
   const IdHandle id = client.resolve(at("10.0.0.2", kPort));
   auto ask = parameters(0x111);
@@ -250,9 +242,7 @@ TEST_CASE("words that do not fit are refused before anything is sent") {
   client.expect(EventKind::kConnectResponse);
 }
 
-TEST_CASE("nobody listens: the reason says so") {
-  Pair pair;
-  auto& [network, client, server] = pair;
+TEST_CASE_METHOD(Pair, "nobody listens: the reason says so") {
   (void)server.listen(at("10.0.0.2", kPort), 0, PortSpace::kUdp, QpType::kUd);  // of another space
   const IdHandle id = client.resolve(at("10.0.0.2", kPort));
   REQUIRE(client.cm->connect(kApp, id, parameters(0x111), network.now) == std::errc{});
@@ -260,9 +250,7 @@ TEST_CASE("nobody listens: the reason says so") {
   CHECK(server.cm->counters().refused == 1);
 }
 
-TEST_CASE("the transport service must be the listener's") {
-  Pair pair;
-  auto& [network, client, server] = pair;
+TEST_CASE_METHOD(Pair, "the transport service must be the listener's") {
   (void)server.listen(at("10.0.0.2", kPort));
   const IdHandle id = client.resolve(at("10.0.0.2", kPort), PortSpace::kTcp, QpType::kUc);
   REQUIRE(client.cm->connect(kApp, id, parameters(0x111), network.now) == std::errc{});
@@ -272,13 +260,11 @@ TEST_CASE("the transport service must be the listener's") {
 
 // ---- loss ------------------------------------------------------------------------------------------
 
-TEST_CASE("each message may be lost once or many times") {
+TEST_CASE_METHOD(Pair, "each message may be lost once or many times") {
   const CmAttribute victim = GENERATE(CmAttribute::kReq, CmAttribute::kRep, CmAttribute::kRtu,
                                       CmAttribute::kDreq, CmAttribute::kDrep);
   const int losses = GENERATE(1, 15);
   CAPTURE(static_cast<int>(victim), losses);
-  Pair pair;
-  auto& [network, client, server] = pair;
   int left = losses;
   network.wire = [&](Parcel& parcel) -> std::vector<Duration> {
     if (parcel.attribute() == victim && left > 0 && left--) return {};
@@ -307,9 +293,7 @@ TEST_CASE("each message may be lost once or many times") {
   CHECK(server.cm->conversations() == 0);
 }
 
-TEST_CASE("a peer that never answers is given up after sixteen requests") {
-  Pair pair;
-  auto& [network, client, server] = pair;
+TEST_CASE_METHOD(Pair, "a peer that never answers is given up after sixteen requests") {
   network.wire = [](Parcel&) { return std::vector<Duration>{}; };
   const IdHandle id = client.resolve(at("10.0.0.2", kPort));
   const Time start = network.now;
@@ -322,12 +306,9 @@ TEST_CASE("a peer that never answers is given up after sixteen requests") {
   CHECK(network.log.back() == CmAttribute::kRej);
   CHECK(client.cm->conversations() == 0);
   CHECK(client.cm->counters().retransmitted == 15);
-  (void)server;
 }
 
-TEST_CASE("a server whose REPs are not answered gives up, and says so") {
-  Pair pair;
-  auto& [network, client, server] = pair;
+TEST_CASE_METHOD(Pair, "a server whose REPs are not answered gives up, and says so") {
   (void)server.listen(at("10.0.0.2", kPort));
   const IdHandle id = client.resolve(at("10.0.0.2", kPort));
   REQUIRE(client.cm->connect(kApp, id, parameters(0x111), network.now) == std::errc{});
@@ -343,9 +324,7 @@ TEST_CASE("a server whose REPs are not answered gives up, and says so") {
   CHECK(server.cm->conversations() == 0);
 }
 
-TEST_CASE("a DREQ that is never answered ends the connection all the same") {
-  Pair pair;
-  auto& [network, client, server] = pair;
+TEST_CASE_METHOD(Pair, "a DREQ that is never answered ends the connection all the same") {
   const Connected both = connect(network, client, server, at("10.0.0.2", kPort));
   network.wire = [](Parcel&) { return std::vector<Duration>{}; };
   REQUIRE(client.cm->disconnect(kApp, both.client, network.now) == std::errc{});
@@ -357,9 +336,8 @@ TEST_CASE("a DREQ that is never answered ends the connection all the same") {
 
 // ---- slow applications -----------------------------------------------------------------------------
 
-TEST_CASE("a server that thinks long is waited for: its manager answers the repeated REQ with MRA") {
-  Pair pair;
-  auto& [network, client, server] = pair;
+TEST_CASE_METHOD(Pair,
+                 "a server that thinks long is waited for: its manager answers the repeated REQ with MRA") {
   (void)server.listen(at("10.0.0.2", kPort));
   const IdHandle id = client.resolve(at("10.0.0.2", kPort));
   REQUIRE(client.cm->connect(kApp, id, parameters(0x111), network.now) == std::errc{});
@@ -376,9 +354,7 @@ TEST_CASE("a server that thinks long is waited for: its manager answers the repe
   CHECK(server.expect(EventKind::kEstablished).id == asked);
 }
 
-TEST_CASE("one MRA counts for one request, so nobody is kept for ever") {
-  Pair pair;
-  auto& [network, client, server] = pair;
+TEST_CASE_METHOD(Pair, "one MRA counts for one request, so nobody is kept for ever") {
   network.wire = [](Parcel&) { return std::vector<Duration>{}; };
   const IdHandle id = client.resolve(at("10.0.0.2", kPort));
   Parcel sent;
@@ -407,9 +383,7 @@ TEST_CASE("one MRA counts for one request, so nobody is kept for ever") {
 
 // ---- odd orders ------------------------------------------------------------------------------------
 
-TEST_CASE("data before the RTU: the application says that the connection stands") {
-  Pair pair;
-  auto& [network, client, server] = pair;
+TEST_CASE_METHOD(Pair, "data before the RTU: the application says that the connection stands") {
   (void)server.listen(at("10.0.0.2", kPort));
   const IdHandle id = client.resolve(at("10.0.0.2", kPort));
   REQUIRE(client.cm->connect(kApp, id, parameters(0x111), network.now) == std::errc{});
@@ -428,9 +402,7 @@ TEST_CASE("data before the RTU: the application says that the connection stands"
   CHECK(server.cm->counters().duplicates == 1);
 }
 
-TEST_CASE("both sides disconnect at once") {
-  Pair pair;
-  auto& [network, client, server] = pair;
+TEST_CASE_METHOD(Pair, "both sides disconnect at once") {
   const Connected both = connect(network, client, server, at("10.0.0.2", kPort));
   REQUIRE(client.cm->disconnect(kApp, both.client, network.now) == std::errc{});
   REQUIRE(server.cm->disconnect(kApp, both.server, network.now) == std::errc{});
@@ -443,9 +415,7 @@ TEST_CASE("both sides disconnect at once") {
   CHECK(network.log.size() == 3 + 4);
 }
 
-TEST_CASE("an id may be destroyed at any time, and the peer is told") {
-  Pair pair;
-  auto& [network, client, server] = pair;
+TEST_CASE_METHOD(Pair, "an id may be destroyed at any time, and the peer is told") {
   const IdHandle listener = server.listen(at("10.0.0.2", kPort));
   const IdHandle id = client.resolve(at("10.0.0.2", kPort));
   const auto rest = [&] {
@@ -550,9 +520,7 @@ TEST_CASE("an id may be destroyed at any time, and the peer is told") {
   }
 }
 
-TEST_CASE("a late REP for a request that was given up is answered, so that the server stops") {
-  Pair pair;
-  auto& [network, client, server] = pair;
+TEST_CASE_METHOD(Pair, "a late REP for a request that was given up is answered, so that the server stops") {
   (void)server.listen(at("10.0.0.2", kPort));
   const IdHandle id = client.resolve(at("10.0.0.2", kPort));
   REQUIRE(client.cm->connect(kApp, id, parameters(0x111), network.now) == std::errc{});
@@ -566,9 +534,8 @@ TEST_CASE("a late REP for a request that was given up is answered, so that the s
         static_cast<int>(CmRejectReason::kInvalidCommunicationId));
 }
 
-TEST_CASE("a queue pair that is connected already is stale: the old connection ends [IBTA 12.9.8.3.1]") {
-  Pair pair;
-  auto& [network, client, server] = pair;
+TEST_CASE_METHOD(
+    Pair, "a queue pair that is connected already is stale: the old connection ends [IBTA 12.9.8.3.1]") {
   const Connected both = connect(network, client, server, at("10.0.0.2", kPort), 0x111, 0x222);
   // The client's host starts anew and forgets; its queue pair number comes up again.
   Network other(2);
@@ -657,9 +624,7 @@ TEST_CASE("a host reaches itself, and its NICs each other") {
 
 // ---- many ------------------------------------------------------------------------------------------
 
-TEST_CASE("five hundred connections at once") {
-  Pair pair;
-  auto& [network, client, server] = pair;
+TEST_CASE_METHOD(Pair, "five hundred connections at once") {
   (void)server.listen(at("10.0.0.2", kPort));
   constexpr std::uint32_t kMany = 500;
   std::vector<IdHandle> ids;
@@ -685,9 +650,7 @@ TEST_CASE("five hundred connections at once") {
   CHECK(server.cm->conversations() == 0);
 }
 
-TEST_CASE("a thousand connections one after the other leave nothing") {
-  Pair pair;
-  auto& [network, client, server] = pair;
+TEST_CASE_METHOD(Pair, "a thousand connections one after the other leave nothing") {
   for (std::uint32_t i = 0; i < 1000; ++i) {
     const Connected both = connect(network, client, server, at("10.0.0.2", kPort), 0x100 + i, 0x2000 + i);
     REQUIRE(client.cm->disconnect(kApp, both.client, network.now) == std::errc{});

@@ -32,10 +32,8 @@ struct DatagramPair {
 
 }  // namespace
 
-TEST_CASE("a datagram service is resolved to a queue pair") {
-  DatagramPair pair;
-  auto& [network, client, server, listener, id] = pair;
-  pair.ask("hi");
+TEST_CASE_METHOD(DatagramPair, "a datagram service is resolved to a queue pair") {
+  ask("hi");
   const auto request = server.expect(EventKind::kConnectRequest);
   CHECK(request.listener == listener);
   const auto& asked = std::get<Datagram>(request.parameters);
@@ -64,9 +62,7 @@ TEST_CASE("a datagram service is resolved to a queue pair") {
   CHECK(server.events.empty());
 }
 
-TEST_CASE("the queue pair of a datagram id gets its Q_Key with INIT") {
-  DatagramPair pair;
-  auto& [network, client, server, listener, id] = pair;
+TEST_CASE_METHOD(DatagramPair, "the queue pair of a datagram id gets its Q_Key with INIT") {
   using roci::emulator::is_transition_allowed;
   const auto get = [&](QpState state) { return client.cm->qp_attributes(kUser, id, state).transition; };
   CHECK(get(QpState::kInit).attributes.qkey == kUdpQkey);
@@ -76,9 +72,7 @@ TEST_CASE("the queue pair of a datagram id gets its Q_Key with INIT") {
   CHECK(client.cm->set_ack_timeout(kUser, id, 14) == std::errc::invalid_argument);
 }
 
-TEST_CASE("a datagram service that is not there, or refuses, or is silent") {
-  DatagramPair pair;
-  auto& [network, client, server, listener, id] = pair;
+TEST_CASE_METHOD(DatagramPair, "a datagram service that is not there, or refuses, or is silent") {
   const auto ends_with = [&](int status) {
     network.await(client);
     const auto event = client.expect(EventKind::kUnreachable);
@@ -90,11 +84,11 @@ TEST_CASE("a datagram service that is not there, or refuses, or is silent") {
   };
   SECTION("no listener") {
     server.destroy(listener);
-    pair.ask();
+    ask();
     ends_with(1);
   }
   SECTION("refused") {
-    pair.ask();
+    ask();
     const IdHandle asked = server.expect(EventKind::kConnectRequest).id;
     roci::emulator::cm::PrivateData words;
     words.length_bytes = 137;
@@ -103,7 +97,7 @@ TEST_CASE("a datagram service that is not there, or refuses, or is silent") {
     ends_with(2);
   }
   SECTION("destroyed instead of an answer") {
-    pair.ask();
+    ask();
     server.destroy(server.expect(EventKind::kConnectRequest).id);
     ends_with(2);
   }
@@ -112,26 +106,24 @@ TEST_CASE("a datagram service that is not there, or refuses, or is silent") {
     for (auto created = server.cm->create(kUser, PortSpace::kTcp, QpType::kRc); created.error == std::errc{};
          created = server.cm->create(kUser, PortSpace::kTcp, QpType::kRc)) {
     }
-    pair.ask();
+    ask();
     ends_with(3);
   }
   SECTION("silence") {
     network.wire = [](Parcel&) { return std::vector<Duration>{}; };
-    pair.ask();
+    ask();
     ends_with(-ETIMEDOUT);
     CHECK(network.log == std::vector<CmAttribute>(16, CmAttribute::kSidrReq));
   }
 }
 
-TEST_CASE("an answer that is lost is said again, and the application is asked once") {
-  DatagramPair pair;
-  auto& [network, client, server, listener, id] = pair;
+TEST_CASE_METHOD(DatagramPair, "an answer that is lost is said again, and the application is asked once") {
   int left = 2;
   network.wire = [&](Parcel& parcel) -> std::vector<Duration> {
     if (parcel.attribute() == CmAttribute::kSidrRep && left > 0 && left--) return {};
     return {kTransit};
   };
-  pair.ask();
+  ask();
   const IdHandle asked = server.expect(EventKind::kConnectRequest).id;
   network.run(3s);  // repeated before there is an answer
   CHECK(network.log.size() == 2);
@@ -144,9 +136,7 @@ TEST_CASE("an answer that is lost is said again, and the application is asked on
   CHECK(server.cm->conversations() == 0);
 }
 
-TEST_CASE("words that do not fit a datagram's request") {
-  DatagramPair pair;
-  auto& [network, client, server, listener, id] = pair;
+TEST_CASE_METHOD(DatagramPair, "words that do not fit a datagram's request") {
   auto ask = parameters(0);
   ask.private_data.length_bytes = 181;
   CHECK(client.cm->connect(kUser, id, ask, network.now) == std::errc::invalid_argument);
