@@ -140,8 +140,8 @@ sys.stdin.read()
 def _(world):
     """Two NICs of one daemon over the loopback interface; every IP id was the one that was expected."""
     host = OneHost(world)
-    for addresses in (("127.0.0.1", "127.0.0.2"), ("fd77::1", "fd77::2")):
-        daemon = host.start_daemon(*addresses)
+    for addresses, shards in ((("127.0.0.1", "127.0.0.2"), 1), (("fd77::1", "fd77::2"), 2)):
+        daemon = host.start_daemon(*addresses, more=["--shards", str(shards)])
         for tool in ("ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_srq_pingpong"):
             host.pair(tool, ["-n", "100", *(["-c"] if tool != "ibv_uc_pingpong" else [])])
         host.pair("ibv_ud_pingpong", ["-n", "100", "-s", "1024"])
@@ -202,7 +202,11 @@ def _(world):
             for tool in ("ib_send_bw", "ib_write_bw", "ib_read_bw"):
                 hosts.pair(tool, ["-F", "-n", "20", "-s", "20000"])
             hosts.pair("ib_atomic_bw", ["-F", "-n", "50"])
+            hosts.pair("ib_write_bw", ["-F", "-n", "20", "--tclass=104"])
         seen, sent = packets_in(world, file), 0
+        of_class = "ip[1] = 104" if family == 4 else "ip6[0:2] & 0x0ff0 = 0x0680"
+        found = subprocess.run(["tcpdump", "-n", "-r", str(file), of_class], capture_output=True, text=True, check=True)
+        check(len(found.stdout.splitlines()) >= 100, f"the traffic class is not on the wire:\n{found.stdout[:300]}")
         for host in (1, 2):
             counters = hosts.counters(host)
             sent += counters["tx_roce_packets"]
@@ -346,3 +350,19 @@ def _(world):
     refused = hosts.start(1, "rocid", [world.product.rocid, "--nic", "rxe0,port=udp:10.78.1.1"])
     check(refused.wait(10 * world.slow) == 2 and
           refused.output() == "rocid: rxe0: interface 'wire0' has an MTU of 500, 576 is the least\n", refused.describe())
+
+
+@case("udp/congestion-marks", limit=60)
+def _(world):
+    """CE, as a switch would set it, reaches the engine."""
+    need_program("nft", "nftables")
+    hosts = TwoUdpHosts.of_user(world)
+    for family, word in ((4, "ip"), (6, "ip6")):
+        daemons = [hosts.start_udp(host, family) for host in (1, 2)]
+        rules = f"table {word} marks {{ chain input {{ type filter hook input priority 0; udp dport 4791 {word} ecn set ce; }}; }}"
+        in_root("ip", "netns", "exec", hosts.names[0], "nft", rules)
+        hosts.pair("ibv_rc_pingpong", ["-c", "-n", "100"])
+        marked, others = hosts.counters(1), hosts.counters(2)
+        check(0 < marked["ecn_marked"] == marked["rx_roce_packets"] and others["ecn_marked"] == 0, f"{marked}")
+        for daemon in daemons:
+            world.stop_daemon(daemon)
