@@ -25,6 +25,9 @@ enum class MessageKind : std::uint16_t {
                   // side died
   kCloseDevice = 5,  // no payload -> no payload, once nothing of the context's process is touched any more
                      // (before execve)
+  kOpenRdmaCm = 6,  // path of the caller's view of sysfs, or nothing for every NIC -> no payload + 1 fd, from
+                    // which rdma_cm events are read; this connection is that channel from now on
+  kRdmaCm = 7,      // RdmaCmRequest + raw command + what it points to -> raw response
 };
 
 struct MessageHeader {
@@ -66,15 +69,23 @@ struct UverbsReply {
   std::uint32_t reserved = 0;
 };
 
+// The bytes of the application's write() to the rdma_cm fd follow, header included; then, of SET_OPTION, the
+// value. The shim copies the response to the command's response pointer.
+struct RdmaCmRequest {
+  std::uint64_t other_inode = 0;  // MIGRATE_ID: st_ino of the fd it names
+  std::uint32_t command_bytes = 0;
+  std::uint32_t reserved = 0;
+};
+
 // Admin requests are JSON objects with "op". A result that does not fit a message comes as a memfd that holds
 // the text, and the payload is empty:
 //   {"op":"ping"}                                  ->
 //   {"pid":N,"version":"0.1.0","nics":[{"name","ip":[...],"mac","port"}...]}
 //   {"op":"view","nics":["rxe0"]}                  -> {"path":"/.../view"}: a sysfs tree that shows these
 //   NICs only; [] = all
-//   {"op":"show","what":"nic|qp|cq|srq|mr|mw|ah|counters|all|daemon"} ->
+//   {"op":"show","what":"nic|qp|cq|srq|mr|mw|ah|cm|counters|all|daemon"} ->
 //   {"nics":[...],"contexts":[...],"qps":[...],"cqs":[...],"srqs":[...],"mrs":[...],"mws":[...],"ahs":[...],
-//                                                       "neighbours":[...],"counters":{"rxe0":{...}},"daemon":{...}}
+//                                                       "neighbours":[...],"cms":[...],"cm_counters":{...},"counters":{"rxe0":{...}},"daemon":{...}}
 //   {"op":"capture","nics":[...],"snaplen":N,"truncate":BOOL} + fd -> {"id":N}: pcapng is written to the fd,
 //   a file that is first emptied if that is asked for, until "capture_stop" or the end of this connection
 //   {"op":"capture_stop","id":N}                   -> {"written":N,"lost":N,"bytes":N}, and "error":TEXT if

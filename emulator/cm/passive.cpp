@@ -139,6 +139,7 @@ void ConnectionManager::Impl::on(const Arrival& arrival, const proto::CmReq& req
   conversation.state = Conversation::State::kReqReceived;
   learn_remote(conversation, req.local_comm_id, req.local_qpn);
   conversation.send_psn = req.starting_psn;
+  conversation.receive_psn = proto::Psn{dice.next()};  // which a library asks for before it accepts
   conversation.path_mtu = *proto::path_mtu_from_code(req.path_packet_payload_mtu);
   conversation.responder_resources = req.initiator_depth;
   conversation.initiator_depth = req.responder_resources;
@@ -194,7 +195,6 @@ std::errc ConnectionManager::Impl::accept_req(Endpoint& endpoint, const Connecti
   settle_request(endpoint, Endpoint::State::kAccepted);
   conversation.state = Conversation::State::kRepSent;
   conversation.local_qpn = parameters.qpn;
-  conversation.receive_psn = proto::Psn{dice.next()};
   // No more than what the application, the peer and the device take.
   conversation.responder_resources = std::min(
       {conversation.responder_resources, parameters.responder_resources, limits.responder_resources});

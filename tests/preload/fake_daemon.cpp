@@ -18,6 +18,7 @@
 #include "emulator/shared_layout.h"
 #include "tests/preload/scenario.h"
 #include "verbs_shim/protocol.h"
+#include "verbs_shim/rdma_cm_abi.h"
 
 namespace roci::tests {
 
@@ -79,6 +80,7 @@ void FakeDaemon::serve() {
       if (clients_.count(fd) == 0) continue;
       ::close(found->second.kick_fd);
       ::close(found->second.memory_fd);
+      ::close(found->second.event_fd);
       ::close(fd);
       clients_.erase(fd);
     }
@@ -110,6 +112,11 @@ bool FakeDaemon::on_message(int fd, Client& client, const std::byte* bytes, std:
       return on_command(fd, client, header.id, request.channel_inode, bytes + sizeof(request),
                         length_bytes - sizeof(request));
     }
+    case MessageKind::kOpenRdmaCm:
+      open_rdma_cm(fd, client, header.id);
+      return true;
+    case MessageKind::kRdmaCm:
+      return on_cm_command(fd, client, header.id, bytes, length_bytes);
     case MessageKind::kAdmin:
     case MessageKind::kLifeline:
       break;
@@ -183,8 +190,10 @@ bool FakeDaemon::on_command(int fd, Client& client, std::uint64_t id, std::uint6
       what = clients_.size();
       break;
     case kDie:
-      for (const auto& [each, ignored] : clients_)
+      for (const auto& [each, theirs] : clients_) {
         ::close(each);
+        ::close(theirs.event_fd);
+      }
       clients_.clear();
       return false;
     case IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL: {
@@ -250,6 +259,48 @@ bool FakeDaemon::on_command(int fd, Client& client, std::uint64_t id, std::uint6
       return false;
   }
   answer(fd, id, &what, sizeof(what));
+  return true;
+}
+
+void FakeDaemon::open_rdma_cm(int fd, Client& client, std::uint64_t id) {
+  ++opens_;
+  int ends[2];
+  need(::pipe2(ends, O_CLOEXEC) == 0, "pipe");
+  client.event_fd = ends[1];
+  send(fd, static_cast<std::uint16_t>(MessageKind::kOpenRdmaCm), id, 0, {}, {ends[0]});
+  ::close(ends[0]);
+}
+
+// CREATE_ID: the id is the uid, and an event says so. MIGRATE_ID: the inode of the old channel. SET_OPTION:
+// succeeds if the bytes of the value add up to 10.
+bool FakeDaemon::on_cm_command(int fd, Client& client, std::uint64_t id, const std::byte* bytes,
+                               std::size_t length_bytes) {
+  RdmaCmRequest request;
+  ucm::Header header;
+  if (length_bytes < sizeof(request) + sizeof(header)) return false;
+  std::memcpy(&request, bytes, sizeof(request));
+  const std::byte* const command = bytes + sizeof(request);
+  std::memcpy(&header, command, sizeof(header));
+  if (request.command_bytes != sizeof(header) + header.in_bytes) return false;
+  std::uint32_t answer = 0;
+  int error = 0;
+  if (header.command == static_cast<std::uint32_t>(ucm::Command::kCreateId)) {
+    ucm::EventRecord record{};
+    std::memcpy(&record.uid, command + sizeof(header), sizeof(record.uid));
+    answer = record.id = static_cast<std::uint32_t>(record.uid);
+    need(::write(client.event_fd, &record, sizeof(record)) == sizeof(record), "write");
+  } else if (header.command == static_cast<std::uint32_t>(ucm::Command::kMigrateId)) {
+    answer = static_cast<std::uint32_t>(request.other_inode);
+  } else if (header.command == static_cast<std::uint32_t>(ucm::Command::kSetOption)) {
+    unsigned sum = 0;
+    for (std::size_t at = sizeof(request) + request.command_bytes; at < length_bytes; ++at)
+      sum += std::to_integer<unsigned>(bytes[at]);
+    error = sum == 10 ? 0 : EPROTO;
+  } else {
+    complaint_ = "rdma_cm command " + std::to_string(header.command);
+    return false;
+  }
+  send(fd, static_cast<std::uint16_t>(MessageKind::kRdmaCm), id, error, {&answer, sizeof(answer)});
   return true;
 }
 

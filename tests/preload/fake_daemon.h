@@ -34,6 +34,7 @@ class FakeDaemon {
   };
   struct Client {
     int kick_fd = -1, memory_fd = -1;
+    int event_fd = -1;  // of an rdma_cm channel: the pipe's write end
     std::uint64_t memory_used = 0, channel_inode = 0;
     std::vector<Held> held;
     std::uint64_t free_id = 0, free_when = 0;  // kFree that still waits
@@ -44,6 +45,9 @@ class FakeDaemon {
   bool on_message(int fd, Client& client, const std::byte* bytes, std::size_t length_bytes);
   bool on_command(int fd, Client& client, std::uint64_t id, std::uint64_t channel_inode,
                   const std::byte* bytes, std::size_t length_bytes);
+  void open_rdma_cm(int fd, Client& client, std::uint64_t id);
+  bool on_cm_command(int fd, Client& client, std::uint64_t id, const std::byte* bytes,
+                     std::size_t length_bytes);
   void free_held(int fd, Client& client);
   void open_device(int fd, Client& client, std::uint64_t id);
   std::uint64_t make_ring(Client& client, std::uint32_t log2_element_bytes, std::uint32_t slots,

@@ -171,6 +171,13 @@ TEST_CASE("an SRQ's new ring is told where the command asks, and flushed when th
   check_scenario("resizes_shared_queues");
 }
 
+TEST_CASE("the rdma_cm device is the read end of a pipe of events, and its commands reach the daemon") {
+  check_scenario("speaks_rdma_cm");
+}
+TEST_CASE("when the daemon dies, who waits for rdma_cm events is told") {
+  check_scenario("outlives_the_daemon_of_rdma_cm");
+}
+
 TEST_CASE("paths of sysfs and /dev lead into the view and look as if they did not") {
   const Surroundings surroundings;
   const Outcome outcome = surroundings.probe("redirects_paths");

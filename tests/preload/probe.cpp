@@ -30,6 +30,7 @@
 
 #include "emulator/shared_layout.h"
 #include "tests/preload/scenario.h"
+#include "verbs_shim/rdma_cm_abi.h"
 
 // What fortified and old binaries call; no header declares them.
 // NOLINTBEGIN(bugprone-reserved-identifier): the names are the C library's
@@ -203,7 +204,7 @@ void looks_like_a_device() {
   MUST(fails_with(EINVAL, write(fd, "short", 5)));
   MUST(fails_with(EINVAL, write(fd, "\1\0\0\0\7\0\0\0", 8)));  // says 28 bytes
   MUST(fails_with(ENOENT, open("/dev/infiniband/uverbs1", O_RDWR)));
-  MUST(fails_with(ENOENT, open("/dev/infiniband/rdma_cm", O_RDWR)));
+  MUST(fails_with(ENOENT, open("/dev/infiniband/umad0", O_RDWR)));
   MUST(fails_with(EPROTONOSUPPORT, socket(AF_NETLINK, SOCK_RAW, 20)));
 }
 
@@ -417,6 +418,116 @@ void survives_fork() {
   MUST(works(fd));
   MUST(std::system("exec 3>&-; true") == 0);
   MUST(works(fd));
+}
+
+// ---- the rdma_cm device --------------------------------------------------------------------------------
+
+namespace ucm = roci::shim::ucm;
+
+template <typename Core>
+ssize_t cm_command(int fd, ucm::Command number, const Core& core, std::size_t out_bytes) {
+  std::byte message[sizeof(ucm::Header) + sizeof(Core)];
+  const ucm::Header header{static_cast<std::uint32_t>(number), sizeof(Core),
+                           static_cast<std::uint16_t>(out_bytes)};
+  std::memcpy(message, &header, sizeof(header));
+  std::memcpy(message + sizeof(header), &core, sizeof(core));
+  return write(fd, message, sizeof(message));
+}
+// The fake daemon answers with `uid` as the id, and raises an event of it.
+std::uint32_t create_id(int fd, std::uint64_t uid) {
+  ucm::CreateIdResponse response{};
+  ucm::CreateId core{};
+  core.uid = uid;
+  core.response = reinterpret_cast<std::uintptr_t>(&response);
+  MUST(cm_command(fd, ucm::Command::kCreateId, core, sizeof(response)) == 32);
+  return response.id;
+}
+ssize_t get_event(int fd, ucm::EventRecord* record, std::size_t room = sizeof(ucm::EventRecord)) {
+  return cm_command(fd, ucm::Command::kGetEvent, ucm::GetEvent{reinterpret_cast<std::uintptr_t>(record)},
+                    room);
+}
+
+void speaks_rdma_cm() {
+  const int fd = open("/dev/infiniband/rdma_cm", O_RDWR | O_CLOEXEC);
+  MUST(fd >= 0);
+  struct stat status {};
+  MUST(fstat(fd, &status) == 0 && S_ISCHR(status.st_mode) && status.st_rdev == makedev(10, 122));
+  MUST(stat("/dev/infiniband/rdma_cm", &status) == 0 && S_ISCHR(status.st_mode));
+  MUST(status.st_rdev == makedev(10, 122));
+  pollfd ready{fd, POLLIN, 0};
+  MUST(poll(&ready, 1, 0) == 0);
+  MUST(create_id(fd, 77) == 77);
+  MUST(poll(&ready, 1, -1) == 1 && ready.revents == POLLIN);
+
+  ucm::EventRecord record{};
+  MUST(fails_with(ENOSPC, get_event(fd, &record, ucm::kLeastEventBytes - 4)));
+  MUST(fails_with(EFAULT, get_event(fd, nullptr)));
+  record.ece[1] = 5;
+  MUST(get_event(fd, &record, ucm::kLeastEventBytes) == 16);  // as an old library has it
+  MUST(record.uid == 77 && record.id == 77 && record.ece[1] == 5);
+  MUST(create_id(fd, 78) == 78);
+  MUST(get_event(fd, &record) == 16 && record.uid == 78);
+  MUST(fcntl(fd, F_SETFL, O_NONBLOCK) == 0);
+  MUST(fails_with(EAGAIN, get_event(fd, &record)));
+
+  const std::uint32_t value = 0x01020304;  // the fake daemon wants its bytes to add up to 10
+  ucm::SetOption option{};
+  option.value = reinterpret_cast<std::uintptr_t>(&value);
+  option.value_bytes = sizeof(value);
+  MUST(cm_command(fd, ucm::Command::kSetOption, option, 0) == 32);
+  option.value = 8;
+  MUST(fails_with(EFAULT, cm_command(fd, ucm::Command::kSetOption, option, 0)));
+  option.value_bytes = ucm::kMaxOptionBytes + 1;
+  MUST(fails_with(EINVAL, cm_command(fd, ucm::Command::kSetOption, option, 0)));
+
+  const int other = open("/dev/infiniband/rdma_cm", O_RDWR | O_NONBLOCK);
+  MUST(other >= 0 && fails_with(EAGAIN, get_event(other, &record)));
+  ucm::EventsReported reported{};
+  ucm::MigrateId migrate{reinterpret_cast<std::uintptr_t>(&reported), 77, static_cast<std::uint32_t>(fd)};
+  MUST(cm_command(other, ucm::Command::kMigrateId, migrate, sizeof(reported)) == 24);
+  // What the fake daemon was told: the old channel's pipe.
+  ucm::MigrateId same{reinterpret_cast<std::uintptr_t>(&record.id), 77, static_cast<std::uint32_t>(dup(fd))};
+  MUST(cm_command(other, ucm::Command::kMigrateId, same, sizeof(reported)) == 24);
+  MUST(reported.events_reported != 0 && record.id == reported.events_reported);
+  migrate.fd = 4444;
+  MUST(fails_with(ENOENT, cm_command(other, ucm::Command::kMigrateId, migrate, sizeof(reported))));
+  migrate.fd = static_cast<std::uint32_t>(open("/dev/null", O_RDONLY));
+  MUST(fails_with(EINVAL, cm_command(other, ucm::Command::kMigrateId, migrate, sizeof(reported))));
+
+  // Malformed: too short for a header, or for what the header says.
+  const ucm::Header header{static_cast<std::uint32_t>(ucm::Command::kListen), 8, 0};
+  MUST(fails_with(EINVAL, write(fd, &header, 4)));
+  MUST(fails_with(EINVAL, write(fd, &header, sizeof(header))));
+  const void* volatile nowhere = reinterpret_cast<void*>(8);
+  MUST(fails_with(EFAULT, write(fd, nowhere, 32)));
+
+  const pid_t child = fork();
+  if (child == 0) {
+    MUST(fails_with(EIO, cm_command(fd, ucm::Command::kListen, ucm::Listen{1, 1}, 0)));
+    const int own = open("/dev/infiniband/rdma_cm", O_RDWR);
+    MUST(own >= 0 && create_id(own, 5) == 5);
+    std::exit(0);
+  }
+  MUST(wait_for(child) == 0);
+  MUST(create_id(fd, 79) == 79);
+  const int copy = dup(fd);
+  MUST(close(fd) == 0 && create_id(copy, 80) == 80);
+  MUST(close(copy) == 0 && close(other) == 0);
+}
+
+void outlives_the_daemon_of_rdma_cm() {
+  const int fd = open("/dev/infiniband/rdma_cm", O_RDWR | O_CLOEXEC);
+  const int verbs = must_open();
+  MUST(fd >= 0);
+  std::thread reader([fd] {
+    ucm::EventRecord record{};
+    MUST(fails_with(EIO, get_event(fd, &record)));
+  });
+  EchoResponse response{};
+  MUST(fails_with(EIO, command(verbs, kDie, Echo{0, 0}, response)));
+  reader.join();
+  MUST(fails_with(EIO, cm_command(fd, ucm::Command::kListen, ucm::Listen{1, 1}, 0)));
+  MUST(close(fd) == 0);
 }
 
 // The daemon is told before the memory is another program's; the new program then finds itself in order.
@@ -780,6 +891,8 @@ int main(int argc, char** argv) {
       {"opens_again_and_again", opens_again_and_again},
       {"outlives_the_daemon", outlives_the_daemon},
       {"resizes_shared_queues", resizes_shared_queues},
+      {"speaks_rdma_cm", speaks_rdma_cm},
+      {"outlives_the_daemon_of_rdma_cm", outlives_the_daemon_of_rdma_cm},
       {"redirects_paths", redirects_paths},
       {"transparent", transparent},
   };

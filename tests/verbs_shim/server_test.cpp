@@ -371,7 +371,8 @@ TEST_CASE("a client whose memory does not answer is named, and killed at the lim
     WARN("not tested: this user may not block kernel accesses with userfaultfd");
     ::kill(pid, SIGKILL);
   } else {
-    emulator::MemoryOp op;  // as the engine would reach for it; the first context has the first address space
+    emulator::MemoryOp op;  // as the engine would reach for it
+    op.space = {2};         // the first context's, behind those of the daemon's own QP1s
     op.kind = emulator::MemoryOp::Kind::kRead;
     std::byte byte{};
     op.local = &byte;

@@ -139,6 +139,16 @@ const std::vector<Table>& tables() {
         {"hop_limit", "hops"},
         {"traffic_class", "class", Form::kHex},
         {"flow_label", "flow label", Form::kHex}}},
+      {"cms",
+       {{"id", "cm id"},
+        {"pid", "pid"},
+        {"port_space", "space"},
+        {"state", "state"},
+        {"nic", "nic"},
+        {"source", "from"},
+        {"destination", "to"},
+        {"qpn", "qpn", Form::kHex},
+        {"remote_qpn", "to qpn", Form::kHex}}},
       {"neighbours", {{"nic", "nic"}, {"ip", "ip"}, {"mac", "mac"}, {"resolved", "resolved"}}},
       {"poll_threads",
        {{"shard", "shard"},
@@ -315,9 +325,9 @@ void add_show(CLI::App& root, int& exit_status) {
   auto options = std::make_shared<ShowOptions>();
   command
       ->add_option("what", options->what,
-                   "nic, qp, cq, srq, mr, mw, ah, counters or daemon; default: all of it")
+                   "nic, qp, cq, srq, mr, mw, ah, cm, counters or daemon; default: all of it")
       ->type_name("KIND")
-      ->check(CLI::IsMember({"all", "nic", "qp", "cq", "srq", "mr", "mw", "ah", "counters", "daemon"}));
+      ->check(CLI::IsMember({"all", "nic", "qp", "cq", "srq", "mr", "mw", "ah", "cm", "counters", "daemon"}));
   command->add_flag("--json", options->as_json, "JSON, for programs");
   command->add_option("--watch", options->watch_seconds, "again every so many seconds, until Ctrl-C")
       ->type_name("SECONDS")

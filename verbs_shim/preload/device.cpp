@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -82,7 +83,7 @@ Device* Device::claim_slot() {
   return nullptr;
 }
 
-int Device::open(int uverbs_number, int open_flags) {
+int Device::open(Kind kind, int uverbs_number, int open_flags) {
   {
     DeviceTable::Locked locked;
     static bool is_prepared = false;
@@ -94,7 +95,8 @@ int Device::open(int uverbs_number, int open_flags) {
   }
   Device* const device = claim_slot();
   if (device == nullptr) return fail(EMFILE);
-  const int fd = device->connect(environment().socket_path, uverbs_number, open_flags);
+  device->kind_ = kind;
+  const int fd = device->connect(uverbs_number, open_flags);
   if (fd < 0) {
     device->release();
     return fail(-fd);
@@ -103,8 +105,38 @@ int Device::open(int uverbs_number, int open_flags) {
   return fd;
 }
 
-int Device::connect(const char* socket_path, int uverbs_number, int open_flags) {
-  if (const int error = connection_.open(socket_path); error < 0) return error == -EMFILE ? error : -ENODEV;
+// The application's fd, or a negative errno.
+int Device::connect(int uverbs_number, int open_flags) {
+  if (const int error = connection_.open(environment().socket_path); error < 0)
+    return error == -EMFILE ? error : -ENODEV;
+  int fd = -1;
+  int error = kind_ == Kind::kUverbs ? connect_uverbs(uverbs_number, fd) : connect_rdma_cm(fd, open_flags);
+  struct stat status {};
+  if (error == 0 && !get_file_identity(fd, status)) error = EIO;
+  if (error != 0) {
+    close_quietly(fd);
+    return -error;
+  }
+  nic_ = static_cast<std::uint32_t>(uverbs_number);
+  file_device_ = status.st_dev;
+  file_inode_ = status.st_ino;
+  is_inherited_ = false;
+  {
+    DeviceTable::Locked locked;
+    state_ = State::kOpen;
+  }
+  if ((open_flags & O_CLOEXEC) == 0) system_call(SYS_fcntl, fd, F_SETFD, 0);
+  fd_count_.store(1);
+  const auto index = static_cast<FdTag>(the_table.index_of(this));
+  if (!set_fd_tag(fd, static_cast<FdTag>(index + 1))) {
+    close_quietly(fd);
+    return -EMFILE;
+  }
+  return fd;
+}
+
+// `memory_fd`: what is to become the application's, also on failure. Returns an errno.
+int Device::connect_uverbs(int uverbs_number, int& memory_fd) {
   OpenDeviceRequest request;
   request.nic = static_cast<std::uint32_t>(uverbs_number);
   request.pid_hint = static_cast<std::uint32_t>(system_call(SYS_getpid));
@@ -114,48 +146,25 @@ int Device::connect(const char* socket_path, int uverbs_number, int open_flags) 
   call.request[0] = {&request, sizeof(request)};
   call.head = &reply;
   call.head_bytes = sizeof(reply);
-  if (const int error = connection_.call(call); error != 0) return -error;
+  if (const int error = connection_.call(call); error != 0) return error;
   if (call.fd_count != 2) {
     for (std::size_t i = 0; i < call.fd_count; ++i)
       close_quietly(call.fds[i]);
-    return -EIO;
+    return EIO;
   }
-  const int memory_fd = call.fds[0];
+  memory_fd = call.fds[0];
   kick_fd_.store(hide_fd(call.fds[1]));
 
   const long duplicate = system_call(SYS_fcntl, memory_fd, F_DUPFD_CLOEXEC, 0);
   if (duplicate >= 0) memory_fd_.store(hide_fd(static_cast<int>(duplicate)));
+  if (kick_fd_.load() < 0 || duplicate < 0 || memory_fd_.load() < 0) return EMFILE;
   struct stat status {};
-  int error = 0;
-  if (kick_fd_.load() < 0 || duplicate < 0 || memory_fd_.load() < 0)
-    error = EMFILE;
-  else if (!get_file_identity(memory_fd, status) ||
-           static_cast<std::uint64_t>(status.st_size) < emulator::kControlAreaBytes)
-    error = EIO;
-  else
-    error = map_control_area(memory_fd);
-  if (error != 0) {
-    close_quietly(memory_fd);
-    return -error;
-  }
-  nic_ = static_cast<std::uint32_t>(uverbs_number);
-  memory_device_ = status.st_dev;
-  memory_inode_ = status.st_ino;
-  is_inherited_ = false;
+  if (!get_file_identity(memory_fd, status) ||
+      static_cast<std::uint64_t>(status.st_size) < emulator::kControlAreaBytes)
+    return EIO;
+  if (const int error = map_control_area(memory_fd); error != 0) return error;
   allow_memory_access(connection_.daemon_pid());
-
-  {
-    DeviceTable::Locked locked;
-    state_ = State::kOpen;
-  }
-  if ((open_flags & O_CLOEXEC) == 0) system_call(SYS_fcntl, memory_fd, F_SETFD, 0);
-  fd_count_.store(1);
-  const auto index = static_cast<FdTag>(the_table.index_of(this));
-  if (!set_fd_tag(memory_fd, static_cast<FdTag>(index + 1))) {
-    close_quietly(memory_fd);
-    return -EMFILE;
-  }
-  return memory_fd;
+  return 0;
 }
 
 // Maps it where an earlier one of this slot was. Returns an errno.
@@ -218,7 +227,12 @@ void Device::forget_rings() {
 
 bool Device::is_same_file(int fd) const {
   struct stat status {};
-  return get_file_identity(fd, status) && status.st_dev == memory_device_ && status.st_ino == memory_inode_;
+  return get_file_identity(fd, status) && status.st_dev == file_device_ && status.st_ino == file_inode_;
+}
+
+dev_t Device::device_number() const {
+  return kind_ == Kind::kUverbs ? makedev(kUverbsMajor, kUverbsFirstMinor + nic_)
+                                : makedev(kRdmaCmMajor, kRdmaCmMinor);
 }
 
 void Device::move_hidden_fd(int fd) {
@@ -272,6 +286,12 @@ void Device::after_fork_in_child() {
 
 ssize_t Device::write(int fd, const void* bytes, std::size_t length_bytes) {
   const void* const frame = __builtin_frame_address(0);
+  if (kind_ == Kind::kUverbs) [[likely]]
+    return write_uverbs(fd, bytes, length_bytes, frame);
+  return write_rdma_cm(fd, bytes, length_bytes, frame);
+}
+
+ssize_t Device::write_uverbs(int fd, const void* bytes, std::size_t length_bytes, const void* frame) {
   ib_uverbs_cmd_hdr header{};
   std::byte begin[sizeof(header) + sizeof(ib_uverbs_post_send)] = {};  // all that is looked at here
   const bool is_readable = length_bytes >= sizeof(begin) ? copy_in(frame, begin, bytes, sizeof(begin))

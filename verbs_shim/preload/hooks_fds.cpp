@@ -32,7 +32,7 @@ constinit Real<void(int)> real_closefrom{"closefrom"};
 
 constexpr unsigned kLastFd = std::numeric_limits<unsigned>::max();
 
-bool is_device(FdTag tag) { return tag != kUntracked && tag != kHidden; }
+bool is_device_tag(FdTag tag) { return tag != kUntracked && tag != kHidden; }
 
 // The number has been closed behind our back and means another file now, or will in a moment.
 void forget(int fd, FdTag tag) {
@@ -47,9 +47,9 @@ FdTag prepare_target(int fd) {
 
 void finish_duplicate(int from, int to, FdTag target_was) {
   if (!is_own_process()) return;
-  if (is_device(target_was)) forget(to, target_was);
+  if (is_device_tag(target_was)) forget(to, target_was);
   const FdTag tag = fd_tag(from);
-  if (!is_device(tag)) return;
+  if (!is_device_tag(tag)) return;
   Device::of(tag).add_fd();
   if (!set_fd_tag(to, tag)) Device::of(tag).drop_fd();  // too high to be tracked: a file like any other
 }
@@ -67,7 +67,7 @@ int close_around_hidden(unsigned first, unsigned last, int flags) {
   unsigned begin = first;
   for (unsigned fd = first; fd <= last && fd <= highest; ++fd) {
     const FdTag tag = fd_tag(static_cast<int>(fd));
-    if (is_device(tag)) forget(static_cast<int>(fd), tag);
+    if (is_device_tag(tag)) forget(static_cast<int>(fd), tag);
     if (tag != kHidden) continue;
     if (fd > begin && real_close_range(begin, fd - 1, flags) != 0) return -1;
     begin = fd + 1;
@@ -87,7 +87,7 @@ using namespace roci::shim;  // the hooks below are global by nature
 
 ROCI_HOOK ssize_t write(int fd, const void* bytes, std::size_t length_bytes) {
   const FdTag tag = fd_tag(fd);
-  if (is_device(tag)) [[unlikely]] {
+  if (is_device_tag(tag)) [[unlikely]] {
     const ssize_t written = Device::of(tag).write(fd, bytes, length_bytes);
     if (written != Device::kNotOurs) return written;
     if (is_own_process()) forget(fd, tag);
@@ -102,7 +102,7 @@ ROCI_HOOK int ioctl(int fd, unsigned long request, ...) noexcept {
   va_end(arguments);
   const FdTag tag = fd_tag(fd);
   // libibverbs then uses write() [UVERBS.md, commands].
-  if (is_device(tag) && Device::of(tag).is_same_file(fd)) return fail(ENOTTY);
+  if (is_device_tag(tag) && Device::of(tag).is_same_file(fd)) return fail(ENOTTY);
   return real_ioctl(fd, request, argument);
 }
 

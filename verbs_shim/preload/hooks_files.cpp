@@ -35,14 +35,15 @@ bool open_device(const MappedPath& path, int flags, int& result) {
     result = fail(ENOENT);
     return true;
   }
-  if (path.uverbs_number() < 0) return false;
+  if (path.uverbs_number() < 0 && !path.is_rdma_cm()) return false;
   // The view has a placeholder for each NIC that this application may see.
   if (const long error = system_call(SYS_faccessat, AT_FDCWD, path.c_str(), F_OK); error < 0)
     result = fail(static_cast<int>(-error));
   else if ((flags & O_PATH) != 0)
     return false;
   else
-    result = Device::open(path.uverbs_number(), flags);
+    result = Device::open(path.is_rdma_cm() ? Device::Kind::kRdmaCm : Device::Kind::kUverbs,
+                          path.uverbs_number(), flags);
   return true;
 }
 
@@ -85,12 +86,19 @@ int open_path_at_2(Real<Function>& real, int folder, const char* path, int flags
   return real(folder, mapped.c_str(), flags);
 }
 
+bool is_device(const MappedPath& path) { return path.uverbs_number() >= 0 || path.is_rdma_cm(); }
+dev_t device_number(const MappedPath& path) {
+  return path.is_rdma_cm()
+             ? makedev(kRdmaCmMajor, kRdmaCmMinor)
+             : makedev(kUverbsMajor, kUverbsFirstMinor + static_cast<unsigned>(path.uverbs_number()));
+}
+
 // ---- stat ----------------------------------------------------------------------------------------------
 
 template <typename Status>
-void look_like_device(Status& status, int number) {
+void look_like_device(Status& status, dev_t number) {
   status.st_mode = kDeviceMode;
-  status.st_rdev = makedev(kUverbsMajor, kUverbsFirstMinor + static_cast<unsigned>(number));
+  status.st_rdev = number;
   status.st_size = 0;
   status.st_blocks = 0;
 }
@@ -100,14 +108,14 @@ template <typename Status, typename RealCall>
 int stat_path(const char* path, Status* status, RealCall call) {
   const MappedPath mapped(path);
   const int result = call(mapped.c_str());
-  if (result == 0 && mapped.uverbs_number() >= 0) look_like_device(*status, mapped.uverbs_number());
+  if (result == 0 && is_device(mapped)) look_like_device(*status, device_number(mapped));
   return result;
 }
 
 template <typename Status, typename RealCall>
 int stat_fd(int fd, Status* status, RealCall call) {
   const int result = call();
-  if (result == 0 && is_ours(fd)) look_like_device(*status, static_cast<int>(Device::of(fd_tag(fd)).nic()));
+  if (result == 0 && is_ours(fd)) look_like_device(*status, Device::of(fd_tag(fd)).device_number());
   return result;
 }
 
@@ -270,12 +278,12 @@ ROCI_HOOK int statx(int folder, const char* path, int flags, unsigned mask, stru
   const MappedPath mapped(path);
   const int result = real_statx(folder, mapped.c_str(), flags, mask, status);
   if (result != 0) return result;
-  int number = mapped.uverbs_number();
-  if (names_fd(path, flags) && is_ours(folder)) number = static_cast<int>(Device::of(fd_tag(folder)).nic());
-  if (number >= 0) {
+  const bool is_fd = names_fd(path, flags) && is_ours(folder);
+  if (is_fd || is_device(mapped)) {
+    const dev_t number = is_fd ? Device::of(fd_tag(folder)).device_number() : device_number(mapped);
     status->stx_mode = kDeviceMode;
-    status->stx_rdev_major = kUverbsMajor;
-    status->stx_rdev_minor = kUverbsFirstMinor + static_cast<unsigned>(number);
+    status->stx_rdev_major = major(number);
+    status->stx_rdev_minor = minor(number);
     status->stx_size = 0;
     status->stx_blocks = 0;
   }

@@ -41,7 +41,8 @@ int parse_uverbs(const char* name) {
 void MappedPath::look_at(const char* below_dev_infiniband) {
   if (*below_dev_infiniband != '/') return;
   uverbs_number_ = parse_uverbs(below_dev_infiniband + 1);
-  is_other_device_ = uverbs_number_ < 0 && below_dev_infiniband[1] != 0;
+  is_rdma_cm_ = std::strcmp(below_dev_infiniband, "/rdma_cm") == 0;
+  is_other_device_ = uverbs_number_ < 0 && !is_rdma_cm_ && below_dev_infiniband[1] != 0;
 }
 
 MappedPath::MappedPath(const char* path) : path_(path) {

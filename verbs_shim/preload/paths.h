@@ -20,7 +20,9 @@ class MappedPath {
   [[nodiscard]] bool is_redirected() const { return path_ == buffer_; }
   // N of /dev/infiniband/uverbsN, or -1.
   [[nodiscard]] int uverbs_number() const { return uverbs_number_; }
-  // A device file that is no uverbs device (rdma_cm, umad): its placeholder in the view must not be opened.
+  // /dev/infiniband/rdma_cm.
+  [[nodiscard]] bool is_rdma_cm() const { return is_rdma_cm_; }
+  // A device file that is none of ours (umad): nothing in its place must be opened.
   [[nodiscard]] bool is_other_device() const { return is_other_device_; }
 
  private:
@@ -28,6 +30,7 @@ class MappedPath {
 
   const char* path_;
   int uverbs_number_ = -1;
+  bool is_rdma_cm_ = false;
   bool is_other_device_ = false;
   char buffer_[1024];  // not touched unless redirected
 };

@@ -110,7 +110,9 @@ void* Watcher::run(void*) {
       watched[0] = {wake_fd.load(), POLLIN, 0};
       for (Device* device : table.devices) {
         if (device == nullptr) break;
-        if (device->state_ != Device::State::kOpen || device->is_inherited_) continue;
+        if (device->state_ != Device::State::kOpen || device->is_inherited_ ||
+            device->kind_ != Device::Kind::kUverbs)  // of rdma_cm the pipe tells its reader
+          continue;
         if (device->control_->dead != 0) {
           flush(*device);
           is_any_dead = true;

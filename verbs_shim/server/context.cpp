@@ -246,7 +246,8 @@ void Context::get_context(const Request& request) {
   if (!ends) return host_.fail(request.to, ends.error());
   async_ = std::move(ends->pipe);
   async_->watch(ObjectClass::kPort, 1);
-  async_watch_ = host_.watch(async_, [] {});
+  async_watch_ = host_.watch(
+      async_->write_fd(), [pipe = async_] { pipe->flush(); }, [] {});
   host_.router().add_context(id_, async_);
   has_context_ = true;
   auto response = zeroed<ib_uverbs_get_context_resp>();

@@ -54,9 +54,9 @@ class ContextHost {
   virtual void submit(std::uint32_t shard, emulator::Command&& command, Continuation then) = 0;
   virtual void reply(const ReplyTo& to, ReplyBody&& body) = 0;
   virtual void fail(const ReplyTo& to, std::errc error) = 0;
-  // Calls `pipe->flush()` when there is room again, and `closed` when the application has closed its end.
-  // Ends with unwatch(), to be called before the pipe goes.
-  virtual std::uint64_t watch(std::shared_ptr<EventPipe> pipe, std::function<void()> closed) = 0;
+  // Of a pipe's write end: calls `has_room` when there is room again, and `closed` when the application has
+  // closed its end. Ends with unwatch(), to be called before the pipe goes.
+  virtual std::uint64_t watch(int write_fd, std::function<void()> has_room, std::function<void()> closed) = 0;
   virtual void unwatch(std::uint64_t watch) = 0;
   virtual void log(const std::string& sentence) = 0;
 

@@ -20,9 +20,11 @@ void Context::create_comp_channel(const Request& request) {
   const std::uint64_t id = next_channel++;
   Channel channel;
   channel.pipe = std::move(ends->pipe);
-  channel.watch = host_.watch(channel.pipe, [weak = weak_from_this(), id] {
-    if (const auto self = weak.lock()) self->channel_closed(id);
-  });
+  channel.watch = host_.watch(
+      channel.pipe->write_fd(), [pipe = channel.pipe] { pipe->flush(); },
+      [weak = weak_from_this(), id] {
+        if (const auto self = weak.lock()) self->channel_closed(id);
+      });
   host_.router().add_channel(id, channel.pipe);
   channels_.emplace(id, std::move(channel));
   auto response = zeroed<ib_uverbs_create_comp_channel_resp>();

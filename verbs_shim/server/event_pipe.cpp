@@ -1,12 +1,7 @@
 #include "verbs_shim/server/event_pipe.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <vector>
+#include <optional>
 
 namespace roci::shim {
 namespace {
@@ -41,19 +36,11 @@ std::optional<ObjectClass> class_of(std::uint32_t type) {
 }  // namespace
 
 proto::Result<EventPipe::Ends, std::errc> EventPipe::create(Record record) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return proto::Unexpected{last_error()};
-  UniqueFd reader(ends[0]);
-  UniqueFd writer(ends[1]);
-  struct stat status = {};
-  if (::fcntl(writer.get(), F_SETFL, O_NONBLOCK) != 0 || ::fstat(writer.get(), &status) != 0)
-    return proto::Unexpected{last_error()};
-  return Ends{std::shared_ptr<EventPipe>(new EventPipe(record, std::move(writer), status.st_ino)),
-              std::move(reader)};
+  auto ends = make_pipe();
+  if (!ends) return proto::Unexpected{ends.error()};
+  UniqueFd reader = std::move(ends->reader);
+  return Ends{std::shared_ptr<EventPipe>(new EventPipe(record, std::move(*ends))), std::move(reader)};
 }
-
-EventPipe::EventPipe(Record record, UniqueFd write_fd, ino_t inode)
-    : record_(record), write_fd_(std::move(write_fd)), inode_(inode) {}
 
 void EventPipe::watch(ObjectClass object, std::uint64_t element) {
   const std::lock_guard guard(mutex_);
@@ -63,20 +50,12 @@ void EventPipe::watch(ObjectClass object, std::uint64_t element) {
 void EventPipe::push(ObjectClass object, std::uint64_t element, std::uint32_t type) {
   const std::lock_guard guard(mutex_);
   const auto watched = written_.find({object, element});
-  if (watched == written_.end()) return;
-  const Event event{element, type, 0};
-  if (!queue_.empty() || !write_record(event)) {
-    if (queue_.empty() && errno != EAGAIN) return;  // the application closed its end
-    if (queue_.size() == kMaxQueued) return;
-    queue_.push_back(event);
-  }
-  ++watched->second;
+  if (watched != written_.end() && pipe_.push(Event{element, type, 0})) ++watched->second;
 }
 
 void EventPipe::flush() {
   const std::lock_guard guard(mutex_);
-  while (!queue_.empty() && write_record(queue_.front()))
-    queue_.pop_front();
+  pipe_.flush();
 }
 
 std::uint32_t EventPipe::purge(ObjectClass object, std::uint64_t element) {
@@ -84,55 +63,18 @@ std::uint32_t EventPipe::purge(ObjectClass object, std::uint64_t element) {
   const Key key{object, element};
   const auto watched = written_.find(key);
   if (watched == written_.end()) return 0;
-  std::uint32_t written = watched->second;
+  const std::uint32_t written = watched->second;
   written_.erase(watched);
   if (written == 0) return 0;
-  const auto keep =
-      std::remove_if(queue_.begin(), queue_.end(), [&](const Event& e) { return is_of(e, key); });
-  written -= static_cast<std::uint32_t>(queue_.end() - keep);
-  queue_.erase(keep, queue_.end());
-  return written - std::min(written, take_out_unread(key));
-}
-
-// Reads the pipe empty and writes back what is not of `key`. The application may read at the same time: each
-// record goes to one of the two.
-std::uint32_t EventPipe::take_out_unread(const Key& key) {
-  char path[40];
-  std::snprintf(path, sizeof path, "/proc/self/fd/%d", write_fd_.get());
-  const UniqueFd reader(::open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  if (!reader) return 0;
-  std::vector<Event> kept;
-  std::uint32_t taken = 0;
-  std::byte bytes[4096];
-  for (std::size_t calls = 0; calls < kMaxQueued; ++calls) {
-    const ssize_t length = ::read(reader.get(), bytes, sizeof bytes);
-    if (length <= 0) break;
-    for (std::size_t at = 0; at + record_bytes() <= static_cast<std::size_t>(length); at += record_bytes()) {
-      Event event;
-      std::memcpy(&event, bytes + at, record_bytes());
-      if (is_of(event, key)) {
-        ++taken;
-      } else {
-        kept.push_back(event);
-      }
-    }
-  }
-  std::size_t back = 0;
-  while (queue_.empty() && back < kept.size() && write_record(kept[back]))
-    ++back;
-  queue_.insert(queue_.begin(), kept.begin() + static_cast<std::ptrdiff_t>(back), kept.end());
-  return taken;
+  const auto taken = static_cast<std::uint32_t>(
+      pipe_.take_out([&](const Event& event) { return is_of(event, key); }).size());
+  return written - std::min(written, taken);
 }
 
 bool EventPipe::is_of(const Event& event, const Key& key) const {
   const std::uint32_t type =
       record_ == Record::kCompletion ? static_cast<std::uint32_t>(EventKind::kCompletion) : event.type;
   return event.element == key.second && class_of(type) == key.first;
-}
-
-// Whole or not at all, as it is shorter than PIPE_BUF.
-bool EventPipe::write_record(const Event& event) {
-  return ::write(write_fd_.get(), &event, record_bytes()) == static_cast<ssize_t>(record_bytes());
 }
 
 // ---- router ------------------------------------------------------------------------------------------

@@ -1,18 +1,16 @@
 // How events reach an application: the write end of a pipe, of which it reads fixed records with read(), and
 // the way from the shards to it.
 //
-// Writing never blocks: what does not fit is queued here, bounded, and flushed when the pipe has room. Each
-// record belongs to an object (CQ, QP, port) that is being watched; when the object goes, its unread records
-// are taken out of the pipe, and purge() says how many the application has seen, which is how many it will
-// have acknowledged. Thread rule: any thread; one mutex per pipe, held over a write() of a record at most (a
-// purge holds it longer).
+// Writing never blocks (record_pipe.h). Each record belongs to an object (CQ, QP, port) that is being
+// watched; when the object goes, its unread records are taken out of the pipe, and purge() says how many the
+// application has seen, which is how many it will have acknowledged. Thread rule: any thread; one mutex per
+// pipe, held over a write() of a record at most (a purge holds it longer).
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -25,6 +23,7 @@
 
 #include "emulator/command.h"
 #include "proto/result.h"
+#include "verbs_shim/server/record_pipe.h"
 #include "verbs_shim/server/unique_fd.h"
 
 namespace roci::shim {
@@ -42,8 +41,8 @@ class EventPipe {
   [[nodiscard]] static proto::Result<Ends, std::errc> create(Record record);
 
   // st_ino of the pipe: its name across processes and dup().
-  [[nodiscard]] ino_t inode() const { return inode_; }
-  [[nodiscard]] int write_fd() const { return write_fd_.get(); }
+  [[nodiscard]] ino_t inode() const { return pipe_.inode(); }
+  [[nodiscard]] int write_fd() const { return pipe_.write_fd(); }
 
   // Events of the object, named by the application's handle, are written from now on.
   void watch(ObjectClass object, std::uint64_t element);
@@ -64,17 +63,14 @@ class EventPipe {
   static_assert(sizeof(Event) == 16);
   using Key = std::pair<ObjectClass, std::uint64_t>;
 
-  EventPipe(Record record, UniqueFd write_fd, ino_t inode);
-  [[nodiscard]] std::size_t record_bytes() const { return static_cast<std::size_t>(record_); }
+  EventPipe(Record record, PipeEnds&& ends)
+      : record_(record),
+        pipe_(std::move(ends.writer), ends.inode, kMaxQueued, static_cast<std::size_t>(record)) {}
   [[nodiscard]] bool is_of(const Event& event, const Key& key) const;
-  [[nodiscard]] bool write_record(const Event& event);
-  std::uint32_t take_out_unread(const Key& key);
 
   const Record record_;
-  const UniqueFd write_fd_;
-  const ino_t inode_;
   std::mutex mutex_;
-  std::deque<Event> queue_;               // behind what is in the pipe
+  RecordPipe<Event> pipe_;
   std::map<Key, std::uint32_t> written_;  // by watched object: records in the pipe, in the queue or read
 };
 

@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -25,6 +26,7 @@
 #include "verbs_shim/server/listener.h"
 #include "verbs_shim/server/process_probe.h"
 #include "verbs_shim/server/process_vm_memory.h"
+#include "verbs_shim/server/rdma_cm.h"
 #include "verbs_shim/server/show.h"
 #include "verbs_shim/server/view.h"
 
@@ -46,7 +48,16 @@ constexpr char kVersion[] = ROCI_VERSION;
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
 // What an epoll event is about: 8 bits of kind, 56 bits of number.
-enum class Source : std::uint8_t { kListener, kWake, kShard, kClient, kClientProcess, kWatch, kCapture };
+enum class Source : std::uint8_t {
+  kListener,
+  kWake,
+  kShard,
+  kClient,
+  kClientProcess,
+  kWatch,
+  kCapture,
+  kRdmaCm
+};
 constexpr std::uint64_t key(Source source, std::uint64_t number) {
   return (static_cast<std::uint64_t>(source) << 56) | number;
 }
@@ -56,6 +67,16 @@ void raise_file_limit() {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   static_cast<void>(::setrlimit(RLIMIT_NOFILE, &limit));  // if not, there is room for fewer clients
+}
+
+struct Seed {
+  std::uint64_t words[4];
+};
+Seed random_seed() {
+  Seed seed{};
+  if (::getrandom(seed.words, sizeof seed.words, 0) != static_cast<ssize_t>(sizeof seed.words))
+    fail("getrandom");
+  return seed;
 }
 
 ServerConfig completed(ServerConfig config) {
@@ -115,8 +136,8 @@ struct ControlServer::Impl final : ContextHost {
     bool stall_reported = false;
   };
   struct Watch {
-    std::shared_ptr<EventPipe> pipe;
-    std::function<void()> closed;
+    int write_fd = -1;
+    std::function<void()> has_room, closed;
   };
 
   Impl(ServerConfig config, std::vector<ShardLink*> links, CaptureControl& capture);
@@ -125,7 +146,7 @@ struct ControlServer::Impl final : ContextHost {
   void submit(std::uint32_t shard, emulator::Command&& command, Continuation then) override;
   void reply(const ReplyTo& to, ReplyBody&& body) override { send_reply(to, std::errc{}, std::move(body)); }
   void fail(const ReplyTo& to, std::errc error) override { send_reply(to, error, {}); }
-  std::uint64_t watch(std::shared_ptr<EventPipe> pipe, std::function<void()> closed) override;
+  std::uint64_t watch(int write_fd, std::function<void()> has_room, std::function<void()> closed) override;
   void unwatch(std::uint64_t watch) override;
   void log(const std::string& sentence) override;
   [[nodiscard]] const ServerConfig& config() const override { return config_; }
@@ -138,6 +159,7 @@ struct ControlServer::Impl final : ContextHost {
   void serve();
   void dispatch(const epoll_event& event);
   void add_to_epoll(int fd, std::uint32_t events, std::uint64_t data) const;
+  [[nodiscard]] int sleep_ms() const;
   void tick();
   void watch_for_stalls();
   void follow_links();
@@ -155,6 +177,8 @@ struct ControlServer::Impl final : ContextHost {
   void handle(Client& client, Message&& message);
   void open_device(Client& client, const ReplyTo& to, std::span<const std::byte> payload);
   void close_device(Client& client, const ReplyTo& to);
+  void open_rdma_cm(Client& client, const ReplyTo& to, std::span<const std::byte> payload);
+  void rdma_cm_command(Client& client, const ReplyTo& to, const Message& message);
   void close_context(const std::shared_ptr<Context>& context, std::function<void()> done);
   void send_reply(const ReplyTo& to, std::errc error, ReplyBody&& body);
   void flush(Client& client);
@@ -193,6 +217,7 @@ struct ControlServer::Impl final : ContextHost {
   std::unordered_map<std::uint64_t, std::unique_ptr<Client>> clients_;
   std::unordered_map<std::uint64_t, Watch> watches_;
   std::unordered_map<std::uint64_t, Continuation> continuations_;
+  RdmaCm rdma_cm_;
   std::size_t open_contexts_ = 0;
   std::size_t capture_answers_ = 0;  // that are still to come
   Clock::time_point idle_since_ = Clock::now();
@@ -209,7 +234,8 @@ ControlServer::Impl::Impl(ServerConfig config, std::vector<ShardLink*> links, Ca
       views_(config_.socket_path.substr(0, config_.socket_path.rfind('/')) + "/views", config_.nics,
              config_.port_names),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
-      wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+      wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      rdma_cm_(*this, random_seed().words) {
   if (!epoll_ || !wake_) roci::shim::fail("cannot create the control thread's descriptors");
   std::signal(SIGPIPE, SIG_IGN);
   raise_file_limit();
@@ -220,6 +246,7 @@ ControlServer::Impl::Impl(ServerConfig config, std::vector<ShardLink*> links, Ca
   add_to_epoll(listener_.fd(), EPOLLIN, key(Source::kListener, 0));
   add_to_epoll(wake_.get(), EPOLLIN, key(Source::kWake, 0));
   add_to_epoll(capture_.answers_fd(), EPOLLIN, key(Source::kCapture, 0));
+  add_to_epoll(rdma_cm_.events_fd(), EPOLLIN, key(Source::kRdmaCm, 0));
   for (ShardLink* link : links_) {
     Shard& shard = shards_.emplace_back();
     shard.link = link;
@@ -238,16 +265,25 @@ void ControlServer::Impl::add_to_epoll(int fd, std::uint32_t events, std::uint64
 }
 
 void ControlServer::Impl::serve() {
+  rdma_cm_.open_ports();
   while (!stopping_ && !idle_time_over()) {
     std::array<epoll_event, kMaxEpollEvents> events;
-    // Sleeps for ever if there is nothing that time could bring.
-    const bool timed = !clients_.empty() || config_.idle_exit_ms >= 0;
-    const int count = ::epoll_wait(epoll_.get(), events.data(), events.size(), timed ? kTickMs : -1);
+    const int count = ::epoll_wait(epoll_.get(), events.data(), events.size(), sleep_ms());
     for (int i = 0; i < count; ++i)
       dispatch(events[static_cast<std::size_t>(i)]);
+    rdma_cm_.on_timers();
     if (Clock::now() - last_tick_ >= std::chrono::milliseconds(kTickMs)) tick();
   }
   close_everything();
+}
+
+// For ever (-1) if there is nothing that time could bring.
+int ControlServer::Impl::sleep_ms() const {
+  const bool ticks = !clients_.empty() || config_.idle_exit_ms >= 0;
+  const auto deadline = rdma_cm_.next_deadline();
+  if (!deadline) return ticks ? kTickMs : -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now());
+  return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, kTickMs));
 }
 
 void ControlServer::Impl::follow_links() {
@@ -288,15 +324,18 @@ void ControlServer::Impl::dispatch(const epoll_event& event) {
     case Source::kCapture:
       capture_.run_answers();
       return;
+    case Source::kRdmaCm:
+      rdma_cm_.on_completions();
+      return;
     case Source::kWatch: {
       const auto at = watches_.find(number);
       if (at == watches_.end()) return;
       if ((event.events & EPOLLERR) == 0) {
-        at->second.pipe->flush();
+        at->second.has_room();
         return;
       }
       const auto closed = at->second.closed;  // which may end the watch
-      ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, at->second.pipe->write_fd(), nullptr);
+      ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, at->second.write_fd, nullptr);
       closed();
       return;
     }
@@ -357,7 +396,9 @@ void ControlServer::Impl::close_everything() {
   while (!clients_.empty())
     drop(clients_.begin()->first, "");
   const auto captures_until = Clock::now() + kCaptureEnd;
-  while (open_contexts_ != 0 || (capture_answers_ != 0 && Clock::now() < captures_until)) {
+  bool ports_are_open = true;
+  rdma_cm_.close_ports([&ports_are_open] { ports_are_open = false; });
+  while (open_contexts_ != 0 || ports_are_open || (capture_answers_ != 0 && Clock::now() < captures_until)) {
     std::array<epoll_event, kMaxEpollEvents> events;
     const int count = ::epoll_wait(epoll_.get(), events.data(), events.size(), kTickMs);
     for (int i = 0; i < count; ++i)
@@ -412,18 +453,19 @@ void ControlServer::Impl::drain_shard(std::uint32_t index) {
 
 // ---- watches -----------------------------------------------------------------------------------------
 
-std::uint64_t ControlServer::Impl::watch(std::shared_ptr<EventPipe> pipe, std::function<void()> closed) {
+std::uint64_t ControlServer::Impl::watch(int write_fd, std::function<void()> has_room,
+                                         std::function<void()> closed) {
   const std::uint64_t id = next_watch_++;
   // Edge-triggered: once when room appears in a full pipe, once when the reader goes.
-  add_to_epoll(pipe->write_fd(), EPOLLOUT | EPOLLET, key(Source::kWatch, id));
-  watches_.emplace(id, Watch{std::move(pipe), std::move(closed)});
+  add_to_epoll(write_fd, EPOLLOUT | EPOLLET, key(Source::kWatch, id));
+  watches_.emplace(id, Watch{write_fd, std::move(has_room), std::move(closed)});
   return id;
 }
 
 void ControlServer::Impl::unwatch(std::uint64_t watch) {
   const auto at = watches_.find(watch);
   if (at == watches_.end()) return;
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, at->second.pipe->write_fd(), nullptr);
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, at->second.write_fd, nullptr);
   watches_.erase(at);
 }
 
@@ -500,13 +542,18 @@ void ControlServer::Impl::handle(Client& client, Message&& message) {
       return reply(to, {});
     case MessageKind::kCloseDevice:
       return close_device(client, to);
+    case MessageKind::kOpenRdmaCm:
+      return open_rdma_cm(client, to, message.payload);
+    case MessageKind::kRdmaCm:
+      return rdma_cm_command(client, to, message);
   }
   fail(to, std::errc::invalid_argument);
 }
 
 void ControlServer::Impl::open_device(Client& client, const ReplyTo& to, std::span<const std::byte> payload) {
   OpenDeviceRequest request;
-  if (payload.size() != sizeof request || client.context) return fail(to, std::errc::invalid_argument);
+  if (payload.size() != sizeof request || client.context || rdma_cm_.is_open(client.id))
+    return fail(to, std::errc::invalid_argument);
   std::memcpy(&request, payload.data(), sizeof request);
   if (request.nic >= config_.nics.size()) return fail(to, std::errc::no_such_device);
   if (!client.pidfd) return fail(to, std::errc::no_such_process);  // its memory could not be reached either
@@ -520,7 +567,30 @@ void ControlServer::Impl::open_device(Client& client, const ReplyTo& to, std::sp
   ++shards_[shard].contexts;
 }
 
+void ControlServer::Impl::open_rdma_cm(Client& client, const ReplyTo& to,
+                                       std::span<const std::byte> payload) {
+  if (client.context || rdma_cm_.is_open(client.id)) return fail(to, std::errc::invalid_argument);
+  const std::string view(reinterpret_cast<const char*>(payload.data()), payload.size());
+  const auto nics = view.empty() ? std::optional(~std::uint64_t{0}) : views_.nics_of(view);
+  if (!nics) return fail(to, std::errc::no_such_device);
+  auto reader = rdma_cm_.open(client.id, client.credentials.pid, *nics);
+  if (!reader) return fail(to, reader.error());
+  ReplyBody body;
+  body.fds.push_back(std::move(*reader));
+  reply(to, std::move(body));
+}
+
+void ControlServer::Impl::rdma_cm_command(Client& client, const ReplyTo& to, const Message& message) {
+  auto response = rdma_cm_.command(client.id, message.sender.pid, message.payload);
+  if (!response) return fail(to, response.error());
+  reply(to, {std::move(*response), {}});
+}
+
 void ControlServer::Impl::close_device(Client& client, const ReplyTo& to) {
+  if (rdma_cm_.is_open(client.id)) {
+    rdma_cm_.close(client.id);
+    return reply(to, {});
+  }
   if (!client.context) return fail(to, std::errc::no_such_device);
   const std::shared_ptr<Context> context = std::exchange(client.context, nullptr);
   close_context(context, [this, to] { reply(to, {}); });
@@ -549,6 +619,7 @@ void ControlServer::Impl::drop(std::uint64_t id, const std::string& reason) {
   for (const std::int64_t capture : client->captures)
     end_capture(capture, [](const CaptureControl::Totals&) {});
   if (client->context) close_context(client->context, [] {});
+  rdma_cm_.close(client->id);
   if (clients_.empty()) idle_since_ = Clock::now();
 }
 
@@ -685,13 +756,13 @@ json ControlServer::Impl::daemon_json(std::uint64_t asking) const {
 
 void ControlServer::Impl::show(const ReplyTo& to, const std::string& what) {
   static constexpr std::array kObjects = {"qp", "cq", "srq", "mr", "mw", "ah"};
-  static constexpr std::array kOthers = {"all", "nic", "counters", "daemon"};
+  static constexpr std::array kOthers = {"all", "nic", "cm", "counters", "daemon"};
   const auto is_one_of = [&](const auto& names) {
     return std::find(names.begin(), names.end(), what) != names.end();
   };
   if (!is_one_of(kObjects) && !is_one_of(kOthers))
     return fail_with(to, std::errc::invalid_argument,
-                     "\"what\" is one of all, nic, qp, cq, srq, mr, mw, ah, counters, daemon");
+                     "\"what\" is one of all, nic, qp, cq, srq, mr, mw, ah, cm, counters, daemon");
   // Collected from every shard, then answered.
   struct Collection {
     std::vector<std::unique_ptr<emulator::Snapshot>> shards;
@@ -702,6 +773,7 @@ void ControlServer::Impl::show(const ReplyTo& to, const std::string& what) {
   collection->missing = shards_.size();
   const auto finish = [this, to, what, collection] {
     const bool all = what == "all";
+    if (collection->shards[0]) rdma_cm_.leave_out_own(*collection->shards[0]);
     json objects = objects_json(config_, collection->shards);
     json result = json::object();
     if (all || what == "nic") {
@@ -711,6 +783,7 @@ void ControlServer::Impl::show(const ReplyTo& to, const std::string& what) {
     if (all) result["contexts"] = std::move(objects["contexts"]);
     for (const char* kind : kObjects)
       if (all || what == kind) result[std::string(kind) + "s"] = std::move(objects[std::string(kind) + "s"]);
+    if (all || what == "cm") rdma_cm_.show(result);
     if (all || what == "counters") {
       for (std::size_t i = 0; i < config_.nics.size(); ++i) {
         const emulator::NicId nic{static_cast<std::uint8_t>(i)};

@@ -19,18 +19,6 @@ std::string mac_text(const proto::Mac& mac) {
   return text;
 }
 
-// An IPv4 address where the GID is one, else IPv6.
-std::string address_text(const proto::Gid& gid) {
-  char text[INET6_ADDRSTRLEN];
-  if (gid.is_ipv4()) {
-    const std::uint32_t address = htonl(gid.ipv4());
-    ::inet_ntop(AF_INET, &address, text, sizeof text);
-  } else {
-    ::inet_ntop(AF_INET6, gid.bytes.data(), text, sizeof text);
-  }
-  return text;
-}
-
 const char* state_text(emulator::QpState state) {
   switch (state) {
     case emulator::QpState::kReset:
@@ -93,6 +81,17 @@ json qp_json(const ServerConfig& config, const emulator::QpSnapshot& qp) {
 }
 
 }  // namespace
+
+std::string address_text(const proto::Gid& gid) {
+  char text[INET6_ADDRSTRLEN];
+  if (gid.is_ipv4()) {
+    const std::uint32_t address = htonl(gid.ipv4());
+    ::inet_ntop(AF_INET, &address, text, sizeof text);
+  } else {
+    ::inet_ntop(AF_INET6, gid.bytes.data(), text, sizeof text);
+  }
+  return text;
+}
 
 std::string to_text(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 

@@ -21,6 +21,9 @@ namespace roci::shim {
 // The text of a JSON value; names that are not UTF-8 (a process may be called anything) are mended.
 [[nodiscard]] std::string to_text(const nlohmann::json& value);
 
+// An IPv4 address where the GID is one, else IPv6.
+[[nodiscard]] std::string address_text(const proto::Gid& gid);
+
 [[nodiscard]] nlohmann::json nics_json(const ServerConfig& config,
                                        const std::function<bool(emulator::NicId)>& link_up);
 [[nodiscard]] nlohmann::json counters_json(const emulator::Counters& counters);

@@ -127,6 +127,12 @@ const std::string& Views::path(std::uint64_t nics) {
   return trees_.emplace(nics, tree).first->second;
 }
 
+std::optional<std::uint64_t> Views::nics_of(const std::string& path) const {
+  for (const auto& [nics, tree] : trees_)
+    if (tree == path) return nics;
+  return std::nullopt;
+}
+
 void Views::make_tree(const std::string& tree, std::uint64_t nics) {
   for (const char* folder :
        {"/class/infiniband_verbs", "/class/infiniband", "/class/misc/rdma_cm", "/dev/infiniband"})

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ class Views {
   // Path of the tree that shows NIC n for each bit n. Throws std::system_error where the disk says no, or
   // there are kMaxTrees already.
   [[nodiscard]] const std::string& path(std::uint64_t nics);
+  // The NICs that the tree at `path` shows; nothing: none of ours.
+  [[nodiscard]] std::optional<std::uint64_t> nics_of(const std::string& path) const;
   [[nodiscard]] bool empty() const { return trees_.empty(); }
   void refresh(emulator::NicId nic, const emulator::Counters& counters);
   void set_link(emulator::NicId nic, bool up);
