@@ -70,6 +70,12 @@ TEST_CASE_METHOD(Pair, "a connection is asked for, accepted, used and released")
   CHECK(connection(response).responder_resources == 4);
   CHECK(connection(response).initiator_depth == 1);
   CHECK(words(connection(response).private_data) == padded("welcome", 196));
+  // Each side says how often the other is to try.
+  const auto tries = [](Host& host, IdHandle which) {
+    return host.cm->qp_attributes(kApp, which, QpState::kRts).transition.attributes.rnr_retry;
+  };
+  CHECK(tries(client, id) == 3);
+  CHECK(tries(server, request.id) == 5);
 
   REQUIRE(client.cm->accept(kApp, id, std::nullopt, network.now) == std::errc{});
   CHECK(server.expect(EventKind::kEstablished).id == request.id);
@@ -665,4 +671,44 @@ TEST_CASE_METHOD(Pair, "a thousand connections one after the other leave nothing
   network.run_dry(10s);
   CHECK(client.cm->conversations() == 0);
   CHECK(server.cm->conversations() == 0);
+}
+
+TEST_CASE_METHOD(Pair, "what comes too early or too late is refused") {
+  const Connected both = connect(network, client, server, at("10.0.0.2", kPort));
+  const IdHandle id = client.resolve(at("10.0.0.2", kPort));
+  REQUIRE(client.cm->connect(kApp, id, parameters(0x101), network.now) == std::errc{});
+  CHECK(client.cm->accept(kApp, id, std::nullopt, network.now) == std::errc::invalid_argument);
+  CHECK(client.cm->reject(kApp, id, 0, {}, network.now) == std::errc::invalid_argument);
+  CHECK(client.cm->notify_established(kApp, id, network.now) == std::errc::invalid_argument);
+  CHECK(client.cm->disconnect(kApp, id, network.now) == std::errc{});  // there is nothing yet
+  CHECK(client.cm->accept(kApp, both.client, std::nullopt, network.now) == std::errc::invalid_argument);
+  CHECK(client.cm->reject(kApp, both.client, 0, {}, network.now) == std::errc::invalid_argument);
+  const auto error = [&](QpState state) { return client.cm->qp_attributes(kApp, both.client, state).error; };
+  CHECK(error(QpState::kRts) == std::errc{});
+  REQUIRE(client.cm->disconnect(kApp, both.client, network.now) == std::errc{});
+  CHECK(error(QpState::kInit) == std::errc::invalid_argument);
+  CHECK(error(QpState::kRtr) == std::errc::invalid_argument);
+  CHECK(error(QpState::kRts) == std::errc::invalid_argument);
+}
+
+TEST_CASE_METHOD(Pair, "a peer that acknowledges late is given the time") {
+  const int delay = GENERATE(0, 15, 16, 17, 20, 31);
+  (void)server.listen(at("10.0.0.2", kPort));
+  const IdHandle id = client.resolve(at("10.0.0.2", kPort));
+  network.wire = [&](Parcel& parcel) {
+    auto parsed = parcel.parse();
+    if (auto* const rep = std::get_if<roci::proto::CmRep>(&parsed.message)) {
+      CHECK(rep->target_ack_delay.code() == 15);
+      rep->target_ack_delay = roci::proto::CmTimeout{static_cast<std::uint8_t>(delay)};
+      roci::proto::write_cm(parsed.header, parsed.message, parcel.bytes);
+    }
+    return std::vector{kTransit};
+  };
+  REQUIRE(client.cm->connect(kApp, id, parameters(0x111), network.now) == std::errc{});
+  const IdHandle asked = server.expect(EventKind::kConnectRequest).id;
+  REQUIRE(server.cm->accept(kApp, asked, parameters(0x222), network.now) == std::errc{});
+  client.expect(EventKind::kConnectResponse);
+  const auto rts = client.cm->qp_attributes(kApp, id, QpState::kRts).transition.attributes;
+  // 2^17 for two packet lifetimes, and 2^delay; the next power of two that holds both.
+  CHECK(rts.timeout == (delay < 16 ? 17 : delay < 31 ? std::max(17, delay) + 1 : 31));
 }

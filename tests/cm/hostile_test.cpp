@@ -1,5 +1,7 @@
 // Peers that mean no good, and more of everything than there is room for.
 #include <algorithm>
+#include <cstddef>
+#include <vector>
 
 #include <catch2/catch.hpp>
 
@@ -132,8 +134,9 @@ TEST_CASE("conversations that outlive their ids are forgotten beyond a limit") {
   Host& client = network.add({nic(1, "10.0.0.1")}, limits);
   Host& server = network.add({nic(2, "10.0.0.2")});
   (void)server.listen(at("10.0.0.2", 7));
+  std::vector<IdHandle> ids;
   for (std::uint32_t i = 0; i < 50; ++i) {
-    const IdHandle id = client.resolve(at("10.0.0.2", 7));
+    const IdHandle id = ids.emplace_back(client.resolve(at("10.0.0.2", 7)));
     REQUIRE(client.cm->connect(Host::kApp, id, parameters(0x100 + i), network.now) == std::errc{});
     const IdHandle asked = server.expect(EventKind::kConnectRequest).id;
     REQUIRE(server.cm->accept(Host::kApp, asked, parameters(0x200 + i), network.now) == std::errc{});
@@ -141,13 +144,19 @@ TEST_CASE("conversations that outlive their ids are forgotten beyond a limit") {
     REQUIRE(client.cm->accept(Host::kApp, id, std::nullopt, network.now) == std::errc{});
     server.expect(EventKind::kEstablished);
   }
-  client.cm->close_client(Host::kApp, network.now);
-  CHECK(client.cm->conversations() == 10);
-  network.settle();  // each said its DREQ once
-  CHECK(std::count_if(server.events.begin(), server.events.end(),
-                      [](const auto& e) { return e.kind == EventKind::kDisconnected; }) == 50);
-  network.run_dry();
-  CHECK(client.cm->conversations() == 0);
+  const auto close_half = [&](std::size_t half) {
+    for (std::size_t i = half * 25; i < half * 25 + 25; ++i)
+      client.destroy(ids[i]);
+    CHECK(client.cm->conversations() == 10 + 25 * (1 - half));
+    network.settle();  // each said its DREQ once
+    CHECK(std::count_if(server.events.begin(), server.events.end(), [](const auto& e) {
+            return e.kind == EventKind::kDisconnected;
+          }) == static_cast<std::ptrdiff_t>(25 + 25 * half));
+    network.run_dry();
+    CHECK(client.cm->conversations() == 25 * (1 - half));
+  };
+  close_half(0);
+  close_half(1);  // there is room again
   CHECK(server.cm->conversations() == 0);
 }
 
@@ -166,4 +175,40 @@ TEST_CASE("a peer that rejects every path MTU runs out of them") {
   CHECK(tries == 5);
   CHECK(peer.host().expect(EventKind::kRejected).status == 26);
   CHECK(peer.cm().conversations() == 0);
+}
+
+TEST_CASE("a REP that promises more than was asked for is not believed") {
+  RawPeer peer;
+  peer.reach(Stage::kReqSent);  // asks for 4 and 2
+  auto rep = peer.rep();
+  rep.initiator_depth = rep.responder_resources = 255;
+  peer.say(rep);
+  const auto get = [&](QpState state) {
+    return peer.cm().qp_attributes(Host::kApp, peer.id(), state).transition.attributes;
+  };
+  CHECK(get(QpState::kRtr).max_dest_rd_atomic == 4);
+  CHECK(get(QpState::kRts).max_rd_atomic == 2);
+}
+
+TEST_CASE("a message to another address of the same NIC is about nothing") {
+  Network network;
+  auto two = nic(1, "10.0.0.1");
+  two.addresses.push_back({ip("10.0.0.11"), 24});
+  Host& server = network.add({two});
+  Host& client = network.add({nic(2, "10.0.0.2")});
+  std::vector<Parcel> sent;
+  network.wire = [&](Parcel& parcel) {
+    sent.push_back(parcel);
+    return deliver(parcel);
+  };
+  const Connected both = connect(network, client, server, at("10.0.0.1", 7));
+  const auto rtu = std::get<proto::CmRtu>(sent.back().parse().message);
+  Parcel dreq{ip("10.0.0.2"), ip("10.0.0.11"), {}};
+  dreq.bytes = mad(proto::CmDreq{rtu.local_comm_id, rtu.remote_comm_id, proto::Qpn{0x200}, {}}).bytes;
+  network.deliver_now(server, dreq);
+  network.settle();
+  CHECK(server.events.empty());
+  dreq.destination = ip("10.0.0.1");
+  network.deliver_now(server, dreq);
+  CHECK(server.expect(EventKind::kDisconnected).id == both.server);
 }
