@@ -23,12 +23,25 @@ constexpr const char* kDescription =
     "applications reach it through `roci run -- APPLICATION`.";
 
 constexpr const char* kExamples = R"(
-NICs: NAME[,port=PORT][,ip=ADDRESS/PREFIX]...[,mac=MAC][,mtu=BYTES]
+NICs: NAME[,port=PORT][,ip=ADDRESS/PREFIX]...[,mac=MAC][,mtu=BYTES][,kernel=NAME]
   NAME   rxe followed by a number
-  PORT   fabric               joined with the daemon's other NICs on the fabric (default)
-         af_packet:INTERFACE  on a network interface; needs root or CAP_NET_RAW
-         udp:ADDRESS          on UDP sockets of this host's ADDRESS; needs no privilege
+  PORT   fabric                joined with the daemon's other NICs on the fabric (default)
+         af_packet:INTERFACE   beside the kernel on a network interface; needs root or CAP_NET_RAW
+         af_xdp:INTERFACE      takes all frames of an interface from the kernel; needs root, or CAP_NET_RAW,
+                               CAP_NET_ADMIN and CAP_BPF; path MTU 2048 at most
+         tap:NAME              makes an interface of the kernel, for a bridge or the kernel as a peer; needs root
+                               or CAP_NET_ADMIN, or an interface made by `ip tuntap add NAME mode tap user USER`
+         memif:server=SOCKET[,id=N], memif:client=SOCKET[,id=N]
+                               shared memory with another process, such as a rocid of the other role
+         pcap:rx=FILE[,tx=FILE], pcap:tx=FILE
+                               receives what a capture has, and writes what it sends into another
+         pcap:iface=INTERFACE  as af_packet, by libpcap
+         ring:NAME             joined with another NIC of the daemon by DPDK's rings
+         dev:DEVICE            any device of DPDK by PCI address, or by driver with arguments
+         udp:ADDRESS           on UDP sockets of this host's ADDRESS; needs no privilege
+         NICs with the same port share it, each with a MAC of its own
   ip     may be repeated; on an interface the default is its own addresses; not with udp
+  kernel makes an interface NAME with the NIC's MAC and addresses, for all traffic that is not RoCE
 
 Examples:
   two NICs on the virtual fabric, as an ordinary user
@@ -37,7 +50,21 @@ Examples:
     rocid --nic rxe0,port=af_packet:eth0
   one NIC in an unprivileged container whose address is 10.0.0.2
     rocid --nic rxe0,port=udp:10.0.0.2
-  one NIC on eth0 in a file, nics.toml, for `rocid -c nics.toml`
+  a NIC that takes eth1 from the kernel, which has the other traffic by interface rxe0k
+    rocid --nic rxe0,port=af_xdp:eth1,ip=10.0.0.7/24,kernel=rxe0k
+  an interface tap0 for a bridge; jumbo frames
+    rocid --nic rxe0,port=tap:tap0,ip=10.0.0.7/24,mtu=9000
+  two daemons joined by shared memory
+    rocid --nic rxe0,port=memif:server=/tmp/a.sock,ip=10.0.0.1/24
+    rocid --nic rxe0,port=memif:client=/tmp/a.sock,ip=10.0.0.2/24 --socket /tmp/b/rocid.sock
+  a capture as input; libpcap on an interface; two NICs joined by rings
+    rocid --nic rxe0,port=pcap:rx=in.pcap,tx=out.pcap,ip=10.0.0.1/24
+    rocid --nic rxe0,port=pcap:iface=eth0,ip=10.0.0.7/24
+    rocid --nic rxe0,port=ring:a,ip=10.0.0.1/24 --nic rxe1,port=ring:a,ip=10.0.0.2/24
+  a network card that is bound to vfio-pci; a driver with its arguments
+    rocid --nic rxe0,port=dev:0000:03:00.0,ip=10.0.0.7/24,mtu=9000
+    rocid --nic rxe0,port=dev:net_null0,size=64,ip=10.0.0.7/24
+  the one beside the kernel in a file, nics.toml, for `rocid -c nics.toml`
     idle_exit = 10
     [[nic]]
     name = "rxe0"

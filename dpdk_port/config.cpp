@@ -64,6 +64,156 @@ bool is_nic_name(std::string_view name) {
          std::all_of(name.begin() + 3, name.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
+bool is_link_local(const proto::Gid& gid) { return gid.bytes[0] == 0xFE && (gid.bytes[1] & 0xC0) == 0x80; }
+
+// ---- ports -----------------------------------------------------------------------------------------
+
+bool is_interface_name(std::string_view name) {
+  return !name.empty() && name.size() < IFNAMSIZ && name != "." && name != ".." &&
+         name.find_first_of("/,= :%") == name.npos && std::none_of(name.begin(), name.end(), is_control);
+}
+
+std::string set_interface(std::string_view text, std::string& interface) {
+  if (!is_interface_name(text)) return fmt::format("'{}' is not the name of an interface", text);
+  interface = text;
+  return {};
+}
+
+// A list "key=value,key=value"; each key at most once. The error, or empty.
+std::string for_each_option(std::string_view text,
+                            const std::function<std::string(std::string_view, std::string_view)>& take) {
+  std::set<std::string_view> seen;
+  for (std::size_t at = 0; at <= text.size();) {
+    const auto comma = std::min(text.find(',', at), text.size());
+    const auto part = text.substr(at, comma - at);
+    const auto equals = part.find('=');
+    if (equals == part.npos) return fmt::format("'{}' is not key=value", part);
+    const auto key = part.substr(0, equals);
+    if (!seen.insert(key).second) return fmt::format("'{}' is given twice", key);
+    if (auto error = take(key, part.substr(equals + 1)); !error.empty()) return error;
+    at = comma + 1;
+  }
+  return {};
+}
+
+// DPDK's device arguments are a list of their own, whose brackets and quotes we leave alone.
+bool is_path(std::string_view text, std::size_t longest) {
+  return !text.empty() && text.size() <= longest && text.find_first_of(",[]\"'") == text.npos &&
+         std::none_of(text.begin(), text.end(), is_control);
+}
+
+std::string parse_memif(std::string_view text, NicSpec& nic) {
+  constexpr std::size_t kLongestSocketPath = 107;
+  constexpr std::string_view kUsage = "memif needs server=SOCKET on one side and client=SOCKET on the other";
+  std::string role, id = "0";
+  const auto error = for_each_option(text, [&](std::string_view key, std::string_view value) -> std::string {
+    if (key == "id") {
+      id = value;
+      return parse_number<std::uint32_t>(value, 0, std::numeric_limits<std::uint32_t>::max())
+                 ? ""
+                 : fmt::format("id '{}' is not a number", value);
+    }
+    if (key != "server" && key != "client") return fmt::format("unknown '{}'; {}", key, kUsage);
+    if (!role.empty()) return std::string("it is either server or client");
+    if (!is_path(value, kLongestSocketPath)) return fmt::format("'{}' is not the path of a socket", value);
+    role = fmt::format("role={},socket={}", key, value);
+    return {};
+  });
+  if (!error.empty()) return error;
+  if (role.empty()) return std::string(kUsage);
+  nic.device = fmt::format("{},socket-abstract=no,id={}", role, id);
+  return {};
+}
+
+std::string parse_pcap(std::string_view text, NicSpec& nic) {
+  constexpr std::size_t kLongestPath = 1024;
+  const auto add = [&nic](std::string_view argument, std::string_view value) {
+    nic.device += fmt::format("{}{}={}", nic.device.empty() ? "" : ",", argument, value);
+  };
+  return for_each_option(text, [&](std::string_view key, std::string_view value) -> std::string {
+    if (key != "iface" && key != "rx" && key != "tx")
+      return fmt::format("unknown '{}'; pcap needs rx=FILE or tx=FILE or both, or iface=INTERFACE", key);
+    if (!nic.interface.empty() || (key == "iface" && !nic.device.empty()))
+      return "pcap has either an iface or files";
+    if (key == "iface") {
+      add("rx_iface_in", value);
+      add("tx_iface", value);
+      return set_interface(value, nic.interface);
+    }
+    add(key == "rx" ? "rx_pcap" : "tx_pcap", value);
+    return is_path(value, kLongestPath) ? "" : fmt::format("'{}' is not the path of a file", value);
+  });
+}
+
+std::string parse_ring(std::string_view text, NicSpec&) {
+  constexpr std::size_t kLongestName = 12;  // what DPDK leaves of a ring's name
+  const bool good =
+      !text.empty() && text.size() <= kLongestName && std::all_of(text.begin(), text.end(), [](char c) {
+        return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+      });
+  return good ? ""
+              : fmt::format("ring '{}' is not a name of at most {} letters and digits", text, kLongestName);
+}
+
+std::string parse_device(std::string_view text, NicSpec& nic) {
+  const auto name = text.substr(0, text.find(','));
+  if (name.empty() || std::any_of(text.begin(), text.end(), is_control) ||
+      name.find_first_of("= /") != name.npos)
+    return fmt::format("'{}' is not the name of a DPDK device, as 0000:03:00.0 or net_null0", name);
+  nic.device = text;
+  return {};
+}
+
+std::string parse_udp(std::string_view host, NicSpec& nic) {
+  if (host.find('/') != host.npos)
+    return fmt::format("'{}': udp takes an address without a prefix length, which the kernel knows", host);
+  const auto address = parse_address(fmt::format("{}/1", host));
+  if (!address) return fmt::format("'{}' is not the address of one host (10.0.0.2)", host);
+  if (is_link_local(address->gid)) return fmt::format("'{}': udp cannot have a link-local address", host);
+  nic.local_address = address->gid;
+  return {};
+}
+
+struct PortForm {
+  std::string_view prefix, usage;
+  PortKind kind;
+  bool has_options;  // a list behind a comma belongs to the port
+  std::string (*parse)(std::string_view rest, NicSpec& nic);
+};
+
+std::string parse_interface(std::string_view rest, NicSpec& nic) {
+  return set_interface(rest, nic.interface);
+}
+
+constexpr PortForm kPortForms[] = {
+    {"af_packet:", "af_packet:INTERFACE", PortKind::kAfPacket, false, parse_interface},
+    {"af_xdp:", "af_xdp:INTERFACE", PortKind::kAfXdp, false, parse_interface},
+    {"tap:", "tap:NAME", PortKind::kTap, false, parse_interface},
+    {"memif:", "memif:server=SOCKET or memif:client=SOCKET", PortKind::kMemif, true, parse_memif},
+    {"pcap:", "pcap:rx=FILE,tx=FILE or pcap:iface=INTERFACE", PortKind::kPcap, true, parse_pcap},
+    {"ring:", "ring:NAME", PortKind::kRing, false, parse_ring},
+    {"dev:", "dev:DEVICE", PortKind::kDevice, true, parse_device},
+    {"udp:", "udp:ADDRESS", PortKind::kUdp, false, parse_udp},
+};
+
+const PortForm* form_of(std::string_view text) {
+  const auto* const form =
+      std::find_if(std::begin(kPortForms), std::end(kPortForms),
+                   [&](const PortForm& each) { return text.substr(0, each.prefix.size()) == each.prefix; });
+  return form == std::end(kPortForms) ? nullptr : form;
+}
+
+std::string unknown_port(std::string_view text) {
+  std::string known = "fabric";
+  for (const auto& form : kPortForms)
+    known += fmt::format(", {}", form.usage);
+  return fmt::format("unknown port '{}'; there are {}", text, known);
+}
+
+std::string set_kernel_interface(std::string_view text, NicSpec& nic) {
+  return set_interface(text, nic.kernel_interface);
+}
+
 // ---- TOML ------------------------------------------------------------------------------------------
 
 using Setter = std::function<std::string(const toml::node&)>;
@@ -127,6 +277,7 @@ std::string read_nic(const toml::table& table, NicSpec& nic) {
                                   : fmt::format("NIC name '{}' is not rxe followed by a number", text);
        })},
       {"port", text_setter([&](std::string_view text) { return parse_port(text, nic); })},
+      {"kernel", text_setter([&](std::string_view text) { return set_kernel_interface(text, nic); })},
       {"ip", texts_setter([&](std::string_view text) { return add_address(text, nic); })},
       {"mac", text_setter([&](std::string_view text) { return set_mac(text, nic); })},
       {"mtu",
@@ -156,13 +307,13 @@ std::string read_nics(const toml::node& node, DaemonConfig& config) {
   return {};
 }
 
-bool is_link_local(const proto::Gid& gid) { return gid.bytes[0] == 0xFE && (gid.bytes[1] & 0xC0) == 0x80; }
-
 // What does not go with a NIC's port; or empty.
 std::string check_port(const NicSpec& nic) {
-  if (nic.port == PortKind::kFabric && nic.addresses.empty())
-    return fmt::format("{}: a NIC on the fabric needs an ip=ADDRESS/PREFIX", nic.name);
-  if (nic.port != PortKind::kUdp) return {};
+  if (nic.port != PortKind::kUdp) {
+    if (is_on_interface(nic) || !nic.addresses.empty()) return {};
+    return one_line(fmt::format("{}: a NIC on {} needs an ip=ADDRESS/PREFIX", nic.name,
+                                nic.port == PortKind::kFabric ? "the fabric" : nic.port_text));
+  }
   if (!nic.addresses.empty())
     return fmt::format("{}: port=udp:{} names the NIC's one address; leave out ip=", nic.name,
                        to_text(nic.local_address));
@@ -178,35 +329,13 @@ bool is_log_level(std::string_view text) {
 }  // namespace
 
 std::string parse_port(std::string_view text, NicSpec& nic) {
-  if (text == "fabric") {
-    nic.port = PortKind::kFabric;
-    return {};
-  }
-  constexpr std::string_view kUdpPrefix = "udp:";
-  if (text.substr(0, kUdpPrefix.size()) == kUdpPrefix) {
-    const auto host = text.substr(kUdpPrefix.size());
-    if (host.find('/') != host.npos)
-      return fmt::format("'{}': udp takes an address without a prefix length, which the kernel knows", host);
-    const auto address = parse_address(fmt::format("{}/1", host));
-    if (!address) return fmt::format("'{}' is not the address of one host (10.0.0.2)", host);
-    if (is_link_local(address->gid)) return fmt::format("'{}': udp cannot have a link-local address", host);
-    nic.port = PortKind::kUdp;
-    nic.local_address = address->gid;
-    return {};
-  }
-  constexpr std::string_view kPrefix = "af_packet:";
-  if (text.substr(0, kPrefix.size()) == kPrefix) {
-    const auto interface = text.substr(kPrefix.size());
-    if (interface.empty() || interface.size() >= IFNAMSIZ ||
-        interface.find_first_of("/,= ") != interface.npos ||
-        std::any_of(interface.begin(), interface.end(), is_control)) {
-      return fmt::format("'{}' is not the name of an interface", interface);
-    }
-    nic.port = PortKind::kAfPacket;
-    nic.interface = interface;
-    return {};
-  }
-  return fmt::format("unknown port '{}'; there are fabric, af_packet:INTERFACE and udp:ADDRESS", text);
+  nic.port = PortKind::kFabric;
+  nic.port_text = text;
+  if (text == "fabric") return {};
+  const PortForm* form = form_of(text);
+  if (form == nullptr) return unknown_port(text);
+  nic.port = form->kind;
+  return form->parse(text.substr(form->prefix.size()), nic);
 }
 
 Parsed<emulator::NicAddress> parse_address(std::string_view text) {
@@ -261,32 +390,41 @@ Parsed<NicSpec> parse_nic(std::string_view text) {
     return Unexpected{one_line(fmt::format("--nic '{}': {}", text, why))};
   };
   std::set<std::string_view> seen;
+  std::string port;
   for (std::size_t at = 0; at <= text.size();) {
     const auto comma = std::min(text.find(',', at), text.size());
     const auto part = text.substr(at, comma - at);
+    const auto equals = part.find('=');
+    const auto key = part.substr(0, equals);
+    const bool is_ours = key == "port" || key == "ip" || key == "mac" || key == "mtu" || key == "kernel";
     if (at == 0) {
       if (!is_nic_name(part)) return fail(fmt::format("NIC name '{}' is not rxe followed by a number", part));
       nic.name = part;
+    } else if (const PortForm* form = form_of(port); !is_ours && form != nullptr && form->has_options) {
+      port += fmt::format(",{}", part);
     } else {
-      const auto equals = part.find('=');
       if (equals == part.npos) return fail(fmt::format("'{}' is not key=value", part));
-      const auto key = part.substr(0, equals);
       const auto value = part.substr(equals + 1);
       if (!seen.insert(key).second && key != "ip") return fail(fmt::format("'{}' is given twice", key));
       std::string error;
       if (key == "port")
-        error = parse_port(value, nic);
+        port = value;
       else if (key == "ip")
         error = add_address(value, nic);
       else if (key == "mac")
         error = set_mac(value, nic);
       else if (key == "mtu")
         error = parse_mtu(value, nic);
+      else if (key == "kernel")
+        error = set_kernel_interface(value, nic);
       else
-        error = fmt::format("unknown key '{}'; there are port, ip, mac and mtu", key);
+        error = fmt::format("unknown key '{}'; there are port, ip, mac, mtu and kernel", key);
       if (!error.empty()) return fail(std::move(error));
     }
     at = comma + 1;
+  }
+  if (seen.count("port") != 0) {
+    if (auto error = parse_port(port, nic); !error.empty()) return fail(std::move(error));
   }
   return nic;
 }
@@ -364,17 +502,32 @@ std::string check(const DaemonConfig& config) {
     for (const auto& address : nic.addresses) {
       if (auto error = claim("address " + to_text(address.gid), nic.name); !error.empty()) return error;
     }
-    // An interface's MAC is not known yet; it is the interface that two NICs cannot share.
+    // An interface's MAC is not known yet, but only one NIC can have it.
     if (nic.mac || nic.port == PortKind::kFabric) {
       const auto mac = nic.mac.value_or(default_mac(i));
       if (auto error = claim("MAC " + to_text(mac), nic.name); !error.empty()) return error;
+    } else if (is_on_interface(nic)) {
+      if (auto error = claim("the MAC of interface " + nic.interface, nic.name); !error.empty())
+        return error + "; give it one by mac=";
     }
-    if (nic.port == PortKind::kAfPacket) {
-      if (auto error = claim("interface " + nic.interface, nic.name); !error.empty()) return error;
+    if (!nic.kernel_interface.empty()) {
+      if (nic.port == PortKind::kFabric || nic.port == PortKind::kUdp)
+        return one_line(fmt::format("{}: the kernel has no traffic on {} that kernel= could be for", nic.name,
+                                    nic.port == PortKind::kFabric ? "the fabric" : nic.port_text));
+      if (auto error = claim("interface " + nic.kernel_interface, nic.name); !error.empty()) return error;
     }
     if (nic.port == PortKind::kUdp) {
       if (auto error = claim("address " + to_text(nic.local_address), nic.name); !error.empty()) return error;
     }
+    // Those who are on one interface have to reach it in one way.
+    if (const auto [owner, is_new] = owners.emplace("interface " + nic.interface, nic.port_text);
+        !nic.interface.empty() && !is_new && owner->second != nic.port_text) {
+      return one_line(
+          fmt::format("{}: interface {} is already in use by {}", nic.name, nic.interface, owner->second));
+    }
+    const auto of_port = [&nic](const NicSpec& other) { return other.port_text == nic.port_text; };
+    if (nic.port == PortKind::kRing && std::count_if(config.nics.begin(), config.nics.end(), of_port) != 2)
+      return fmt::format("{}: {} joins two NICs, no less and no more", nic.name, nic.port_text);
   }
   return {};
 }
@@ -395,16 +548,17 @@ std::string to_text(const proto::Gid& gid) {
   return text;
 }
 
-std::string port_name(const NicSpec& nic) {
-  switch (nic.port) {
-    case PortKind::kFabric:
-      return "fabric";
-    case PortKind::kAfPacket:
-      return "af_packet:" + nic.interface;
-    case PortKind::kUdp:
-      return "udp:" + to_text(nic.local_address);
-  }
-  std::abort();
+bool is_on_interface(const NicSpec& nic) { return !nic.interface.empty() && nic.port != PortKind::kTap; }
+
+std::string pci_address(const NicSpec& nic) {
+  if (nic.port != PortKind::kDevice) return {};
+  const auto name = nic.device.substr(0, nic.device.find(','));
+  const bool is_pci = name.find('.') != name.npos && name.find(':') != name.npos &&
+                      std::all_of(name.begin(), name.end(), [](char c) {
+                        return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F') ||
+                               c == ':' || c == '.';
+                      });
+  return is_pci ? name : std::string();
 }
 
 std::string default_socket_path() {

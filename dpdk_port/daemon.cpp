@@ -16,14 +16,13 @@
 #include <spdlog/spdlog.h>
 #include <nlohmann/json.hpp>
 
-#include "dpdk_port/af_packet_port.h"
 #include "dpdk_port/capture.h"
 #include "dpdk_port/eal.h"
 #include "dpdk_port/handover.h"
 #include "dpdk_port/mbufs.h"
 #include "dpdk_port/nics.h"
+#include "dpdk_port/ports.h"
 #include "dpdk_port/shard.h"
-#include "dpdk_port/udp_port.h"
 #include "verbs_shim/server/server.h"
 #include "verbs_shim/server/unique_fd.h"
 
@@ -32,8 +31,7 @@ namespace {
 
 using emulator::NicId;
 
-constexpr std::uint32_t kShardMbufs = 4095;  // one less than a power of two suits a mempool best
-constexpr std::uint32_t kPortMbufs = 1023;
+constexpr std::uint32_t kShardMbufs = 4095;        // one less than a power of two suits a mempool best
 constexpr std::uint32_t kFrameOverheadBytes = 18;  // Ethernet with a VLAN tag
 constexpr int kBadConfiguration = 2, kCannotRun = 1;
 
@@ -55,12 +53,17 @@ std::uint32_t frame_bytes(const std::vector<ResolvedNic>& nics) {
 
 std::size_t memory_bytes(const std::vector<ResolvedNic>& nics, std::uint32_t shards) {
   std::size_t bytes = shards * pool_bytes(kShardMbufs, frame_bytes(nics));
-  for (const auto& nic : nics) {
-    if (nic.spec.port == PortKind::kAfPacket)
-      bytes += pool_bytes(kPortMbufs, af_packet_slot_bytes(nic.config.mtu_bytes));
-    if (nic.spec.port == PortKind::kUdp) bytes += pool_bytes(kPortMbufs, frame_bytes(nics));
-  }
+  for (const auto& plan : plan_ports(nics))
+    bytes += port_memory_bytes(plan, nics);
   return bytes;
+}
+
+std::vector<std::string> pci_addresses(const std::vector<NicSpec>& specs) {
+  std::vector<std::string> all;
+  for (const auto& spec : specs) {
+    if (auto address = pci_address(spec); !address.empty()) all.push_back(std::move(address));
+  }
+  return all;
 }
 
 rte_mempool* pool_or_throw(const std::string& name, std::uint32_t mbufs, std::uint32_t data_bytes) {
@@ -99,18 +102,17 @@ struct Daemon::Impl {
   ~Impl();
 
   void add_nics();
-  void open_port(std::size_t index);
-  [[nodiscard]] Parsed<std::unique_ptr<Port>> open_af_packet_port(std::size_t index) const;
-  [[nodiscard]] Parsed<std::unique_ptr<Port>> open_udp_port(std::size_t index) const;
+  void open_ports();
   void watch_links();
+  void follow_link(NicId nic, bool up);
   [[nodiscard]] bool wait_for_pass() const;
   [[nodiscard]] std::string describe() const;
   [[nodiscard]] std::string port_counters(std::size_t index) const;
 
   const DaemonConfig config;
-  const std::vector<ResolvedNic> nics;
+  std::vector<ResolvedNic> nics;  // as they are once their ports are open
   const Eal eal;
-  std::vector<std::unique_ptr<Port>> ports;
+  std::vector<std::unique_ptr<Port>> ports;  // and the kernel's shares
   Topology topology;
   std::atomic<std::uint64_t> links_up{0};
   CaptureHub capture;
@@ -125,7 +127,7 @@ static CaptureHub::Config capture_config(const std::vector<ResolvedNic>& nics, s
   CaptureHub::Config config;
   for (const auto& nic : nics) {
     config.nic_names.push_back(nic.config.name);
-    config.port_names.push_back(port_name(nic.spec));
+    config.port_names.push_back(nic.spec.port_text);
   }
   config.shards = shards;
   config.application = "rocid " ROCI_VERSION;
@@ -135,7 +137,8 @@ static CaptureHub::Config capture_config(const std::vector<ResolvedNic>& nics, s
 Daemon::Impl::Impl(const DaemonConfig& wanted)
     : config(wanted),
       nics(resolve_or_throw(wanted.nics)),
-      eal(eal_arguments(memory_bytes(nics, wanted.shards), allowed_cpus(), wanted.eal_arguments)),
+      eal(eal_arguments(memory_bytes(nics, wanted.shards), allowed_cpus(), pci_addresses(wanted.nics),
+                        wanted.eal_arguments)),
       topology(wanted.shards),
       capture(capture_config(nics, wanted.shards)) {
   add_nics();
@@ -158,7 +161,7 @@ Daemon::Impl::Impl(const DaemonConfig& wanted)
   emulator::EngineConfig engine;
   for (const auto& nic : nics) {
     engine.nics.push_back(nic.config);
-    serving.port_names.push_back(port_name(nic.spec));
+    serving.port_names.push_back(nic.spec.port_text);
   }
   serving.nics = engine.nics;
   serving.limits = engine.limits;
@@ -182,7 +185,7 @@ Daemon::Impl::Impl(const DaemonConfig& wanted)
       throw StartError(kCannotRun, "the kernel gives no random numbers");
     shards[number]->start(engine, server->memory(number), *server, peers);
   }
-  if (links.fd() >= 0) link_watcher = std::thread([this] { watch_links(); });
+  link_watcher = std::thread([this] { watch_links(); });
 }
 
 Daemon::Impl::~Impl() {
@@ -198,79 +201,74 @@ Daemon::Impl::~Impl() {
 }
 
 void Daemon::Impl::add_nics() {
-  ports.resize(nics.size());
+  open_ports();
   for (std::size_t i = 0; i < nics.size(); ++i) {
     const auto& nic = nics[i];
     if (nic.config.link_up) links_up |= std::uint64_t{1} << i;
-    switch (nic.spec.port) {
-      case PortKind::kFabric:
-        topology.add_fabric_nic(nic_id(i), nic.config.mac);
-        break;
-      case PortKind::kAfPacket:
-      case PortKind::kUdp:
-        open_port(i);
-        break;
-    }
+    if (nic.spec.port == PortKind::kFabric) topology.add_fabric_nic(nic_id(i), nic.config.mac);
     std::string addresses;
     for (const auto& address : nic.config.addresses)
       addresses += fmt::format(" {}/{}", to_text(address.gid), address.prefix_length);
     spdlog::info("{}: {} on {}, MTU {}, link {},{}", nic.config.name, to_text(nic.config.mac),
-                 port_name(nic.spec), nic.config.mtu_bytes, nic.config.link_up ? "up" : "down", addresses);
+                 nic.spec.port_text, nic.config.mtu_bytes, nic.config.link_up ? "up" : "down", addresses);
   }
 }
 
-void Daemon::Impl::open_port(std::size_t index) {
-  const auto& nic = nics[index];
-  auto opened = nic.spec.port == PortKind::kUdp ? open_udp_port(index) : open_af_packet_port(index);
-  if (!opened)
-    throw StartError(kCannotRun,
-                     fmt::format("{}: {}: {}", nic.config.name, port_name(nic.spec), opened.error()));
-  ports[index] = std::move(opened).value();
-  topology.add_device_nic(nic_id(index), nic.config.mac, *ports[index]);
+void Daemon::Impl::open_ports() {
+  const auto open_or_throw = [](auto opened) {
+    if (!opened) throw StartError(kCannotRun, opened.error());
+    return std::move(opened).value();
+  };
+  const auto plans = plan_ports(nics);
+  for (std::size_t number = 0; number < plans.size(); ++number) {
+    ports.push_back(open_or_throw(open_port(plans[number], number, nics)));
+    Port& port = *ports.back();
+    for (const std::size_t i : plans[number].nics) {
+      if (const auto state = port.state()) nics[i].config.link_up = state->link_up;
+      Port* kernel = nullptr;
+      if (!nics[i].spec.kernel_interface.empty()) {
+        ports.push_back(open_or_throw(open_kernel_share(nics[i])));
+        kernel = ports.back().get();
+      }
+      topology.add_device_nic(nic_id(i), nics[i].config.mac, port, kernel);
+    }
+  }
+  if (auto error = name_neighbours(nics); !error.empty()) throw StartError(kBadConfiguration, error);
 }
 
-Parsed<std::unique_ptr<Port>> Daemon::Impl::open_udp_port(std::size_t index) const {
-  const auto& nic = nics[index];
-  const UdpPortConfig port{nic.spec.local_address, nic.interface.index, nic.config.mac};
-  return open_udp(port, pool_or_throw("port-" + nic.config.name, kPortMbufs, frame_bytes(nics)));
-}
-
-Parsed<std::unique_ptr<Port>> Daemon::Impl::open_af_packet_port(std::size_t index) const {
-  const auto& nic = nics[index];
-  AfPacketConfig port;
-  port.interface = nic.interface;
-  port.number = static_cast<std::uint16_t>(index);
-  port.mac = nic.config.mac;
-  port.mtu_bytes = nic.config.mtu_bytes;
-  port.kernel_owns_addresses = !nic.config.answers_neighbours;
-  port.addresses = nic.config.addresses;
-  rte_mempool* pool =
-      pool_or_throw("port-" + nic.config.name, kPortMbufs, af_packet_slot_bytes(nic.config.mtu_bytes));
-  std::vector<std::string> warnings;
-  auto opened = open_af_packet(port, pool, warnings);
-  for (const auto& warning : warnings)
-    spdlog::warn("{}: {}", nic.config.name, warning);
-  return opened;
-}
-
+// The kernel tells of its interfaces; other devices are asked now and then.
 void Daemon::Impl::watch_links() {
+  constexpr int kAskEveryMs = 200;
+  const auto devices = topology.device_ports();
+  const bool asks = std::any_of(devices.begin(), devices.end(), [](const Topology::DevicePort& each) {
+    return each.port->state().has_value();
+  });
   for (;;) {
     pollfd waiting[] = {{links.fd(), POLLIN, 0}, {end_watch_fd.get(), POLLIN, 0}};
-    if (poll(waiting, 2, -1) < 0 && errno != EINTR) return;
+    if (poll(waiting, 2, asks ? kAskEveryMs : -1) < 0 && errno != EINTR) return;
     if (waiting[1].revents != 0) return;
     links.read([this](int index, bool up) {
       for (std::size_t i = 0; i < nics.size(); ++i) {
-        const std::uint64_t bit = std::uint64_t{1} << i;
-        if (nics[i].interface.index != index || nics[i].spec.port == PortKind::kFabric) continue;
-        const std::uint64_t before = up ? links_up.fetch_or(bit) : links_up.fetch_and(~bit);
-        if (((before & bit) != 0) == up) continue;
-        spdlog::info("{}: link {}", nics[i].config.name, up ? "up" : "down");
-        server->on_link(nic_id(i), up);
-        for (const auto& shard : shards)
-          shard->kick();
+        if (nics[i].interface.index == index) follow_link(nic_id(i), up);
       }
     });
+    for (const auto& [port, its_nics] : devices) {
+      const auto state = port->state();
+      for (const NicId nic : its_nics) {
+        if (state) follow_link(nic, state->link_up);
+      }
+    }
   }
+}
+
+void Daemon::Impl::follow_link(NicId nic, bool up) {
+  const std::uint64_t bit = std::uint64_t{1} << nic.index;
+  const std::uint64_t before = up ? links_up.fetch_or(bit) : links_up.fetch_and(~bit);
+  if (((before & bit) != 0) == up) return;
+  spdlog::info("{}: link {}", nics[nic.index].config.name, up ? "up" : "down");
+  server->on_link(nic, up);
+  for (const auto& shard : shards)
+    shard->kick();
 }
 
 // A capture that ends wants all that the shards saw so far; a pass that runs now may not have recorded its
@@ -293,9 +291,10 @@ bool Daemon::Impl::wait_for_pass() const {
 
 std::string Daemon::Impl::port_counters(std::size_t index) const {
   nlohmann::json all = nlohmann::json::object();
-  if (ports[index] == nullptr) return all.dump();
-  const std::string name = port_name(nics[index].spec);
-  for (const PortCounter& counter : ports[index]->counters())
+  const Port* port = topology.port(nic_id(index));
+  if (port == nullptr) return all.dump();
+  const std::string& name = nics[index].spec.port_text;
+  for (const PortCounter& counter : port->counters())
     all[name.substr(0, name.find(':'))][std::string(counter.name)] = counter.value;
   return all.dump();
 }
@@ -323,14 +322,15 @@ std::string Daemon::Impl::describe() const {
   }
   const ShardConfig defaults;
   for (std::size_t i = 0; i < nics.size(); ++i) {
-    const Port* port = ports[i].get();
+    const Port* port = topology.port(nic_id(i));
     const std::string wakeup = port == nullptr ? "handed over by the fabric"
                                : port->wake_fd() >= 0
                                    ? "woken by its frames"
-                                   : fmt::format("polled every {} us while asleep",
-                                                 defaults.port_back_off / std::chrono::microseconds(1));
+                                   : fmt::format("polled every {} to {} us while asleep",
+                                                 defaults.least_port_back_off / std::chrono::microseconds(1),
+                                                 defaults.most_port_back_off / std::chrono::microseconds(1));
     all["ports"].push_back({{"nic", nics[i].config.name},
-                            {"port", port_name(nics[i].spec)},
+                            {"port", nics[i].spec.port_text},
                             {"mtu", nics[i].config.mtu_bytes},
                             {"link", ((links_up.load() >> i) & 1) != 0 ? "up" : "down"},
                             {"wakeup", wakeup}});

@@ -71,12 +71,17 @@ class Overheard {
   std::array<shim::UniqueFd, 3> before_;
 };
 
+thread_local DriverMessages* listener = nullptr;
+
 // One message a call, with a newline.
 ssize_t write_to_log(void*, const char* text, std::size_t length) {
   std::string_view message(text, length);
   while (!message.empty() && message.back() == '\n')
     message.remove_suffix(1);
-  if (!message.empty())
+  if (message.empty()) return static_cast<ssize_t>(length);
+  if (listener != nullptr)
+    listener->take(message);
+  else
     spdlog::log(rte_log_cur_msg_loglevel() <= static_cast<int>(RTE_LOG_ERR) ? spdlog::level::err
                                                                             : spdlog::level::warn,
                 "{}", message);
@@ -97,6 +102,7 @@ std::vector<unsigned> allowed_cpus() {
 }
 
 std::vector<std::string> eal_arguments(std::size_t memory_bytes, const std::vector<unsigned>& cpus,
+                                       const std::vector<std::string>& pci,
                                        const std::vector<std::string>& user) {
   std::vector<std::string> all{"rocid"};
   const bool huge = gives(user, {"--in-memory", "--huge-dir", "--huge-unlink", "--legacy-mem",
@@ -104,7 +110,11 @@ std::vector<std::string> eal_arguments(std::size_t memory_bytes, const std::vect
   if (!huge && !gives(user, {"--no-huge"})) all.emplace_back("--no-huge");
   if (!gives(user, {"--no-shconf", "--in-memory", "--file-prefix", "--proc-type"}))
     all.emplace_back("--no-shconf");
-  if (!gives(user, {"-a", "--allow", "-b", "--block", "--no-pci"})) all.emplace_back("--no-pci");
+  if (!gives(user, {"-b", "--block", "--no-pci"})) {
+    if (pci.empty() && !gives(user, {"-a", "--allow"})) all.emplace_back("--no-pci");
+    for (const auto& address : pci)
+      all.insert(all.end(), {"-a", address});
+  }
   if (!gives(user, {"--telemetry", "--no-telemetry"}))
     all.emplace_back("--no-telemetry");  // else it leaves a socket behind
   if (!gives(user, {"-m", "--socket-mem"})) {
@@ -154,6 +164,18 @@ EalFailure start_eal(std::vector<std::string> arguments) {
   return {fmt::format("DPDK's EAL does not start: {}", rte_strerror(error))};
 }
 
-void stop_eal() { (void)rte_eal_cleanup(); }
+DriverMessages::DriverMessages() { listener = this; }
+DriverMessages::~DriverMessages() {
+  listener = nullptr;
+  for (const auto& message : said_)
+    spdlog::debug("{}", message);
+}
+
+// EAL's own thread for interrupts goes on through the clean-up, which takes away memory that it looks at: a
+// memif whose peer has not hung up yet is still there, and 3 of 25 daemons crashed. Without huge pages there
+// is nothing that outlives the process, so nothing is cleaned up.
+void stop_eal() {
+  if (rte_eal_has_hugepages() != 0) (void)rte_eal_cleanup();
+}
 
 }  // namespace roci::dpdk_port

@@ -18,6 +18,10 @@ constexpr std::size_t kPortBurst = 32;
 bool is_addressed_to(const rte_mbuf* mbuf, const proto::Mac& mac) {
   return std::memcmp(rte_pktmbuf_mtod(mbuf, const std::byte*), mac.bytes.data(), mac.bytes.size()) == 0;
 }
+
+bool is_for_group(const rte_mbuf* mbuf) {
+  return (*rte_pktmbuf_mtod(mbuf, const std::byte*) & std::byte{1}) != std::byte{0};
+}
 }  // namespace
 
 Topology::Topology(std::uint32_t shard_count) : shard_count_(shard_count) {
@@ -32,10 +36,16 @@ void Topology::add_fabric_nic(NicId nic, proto::Mac mac) {
   fabric_.attach(nic, mac);
 }
 
-void Topology::add_device_nic(NicId nic, proto::Mac mac, Port& port) {
+void Topology::add_device_nic(NicId nic, proto::Mac mac, Port& port, Port* kernel) {
   macs_[nic.index] = mac;
   ports_[nic.index] = &port;
+  kernels_[nic.index] = kernel;
   device_nics_.push_back(nic);
+  auto known = std::find_if(device_ports_.begin(), device_ports_.end(),
+                            [&port](const DevicePort& each) { return each.port == &port; });
+  if (known == device_ports_.end()) known = device_ports_.insert(known, DevicePort{&port, {}});
+  known->nics.push_back(nic);
+  port_index_[nic.index] = static_cast<std::size_t>(known - device_ports_.begin());
 }
 
 Handover::Handover(std::uint32_t shard, const Topology& topology, CaptureTap& tap)
@@ -56,25 +66,76 @@ Handover::~Handover() {
 }
 
 void Handover::send(rte_mbuf* mbuf, NicId from, Time now) {
-  if (topology_.port(from) != nullptr) {
-    if (!is_up(from)) return lose({mbuf, from, kWire}, Fate::kLinkDown, now);
-    // A NIC may talk to itself; no wire brings a frame back to its sender.
-    if (is_addressed_to(mbuf, topology_.mac(from))) return deliver(mbuf, from, from, now);
-    if (emulator::is_roce_multicast(bytes_of(mbuf))) {  // nor this one, which is for its other QPs, too
-      rte_mbuf_refcnt_update(mbuf, 1);
-      deliver(mbuf, from, from, now);
-    }
-    if (tap_.on()) tap_.record(bytes_of(mbuf), from, kWire, fate_of(emulator::DropReason::kAccepted), now);
-    topology_.waiting(from).fetch_add(1, std::memory_order_relaxed);
-    if (shard_ == 0) return put_to_port(mbuf, from, now);
-    return put(0, {mbuf, from, kWire}, now);
-  }
+  if (topology_.port(from) != nullptr) return send_by_port(mbuf, from, false, now);
   std::uint64_t to = topology_.fabric().destinations(from, bytes_of(mbuf));
   if (to == 0) return lose({mbuf, from, kWire}, Fate::kNobody, now);
   if (!std::has_single_bit(to))
     rte_mbuf_refcnt_update(mbuf, static_cast<std::int16_t>(std::popcount(to) - 1));
   for (; to != 0; to &= to - 1)
     deliver(mbuf, from, NicId{static_cast<std::uint8_t>(std::countr_zero(to))}, now);
+}
+
+// Of the NIC's engine, or of the kernel, whose share of the NIC's traffic is nobody's business.
+void Handover::send_by_port(rte_mbuf* mbuf, NicId nic, bool is_kernels, Time now) {
+  const NicId from = is_kernels ? kWire : nic;
+  if (!is_up(nic)) return lose({mbuf, nic, kWire}, Fate::kLinkDown, now);
+  // A NIC may talk to itself and to others on its port; no wire brings a frame back to where it came from.
+  const auto beside = topology_.nics_beside(nic);
+  if (is_for_group(mbuf)) {
+    const bool back = emulator::is_roce_multicast(bytes_of(mbuf));  // which is for its other QPs, too
+    for (const NicId to : beside) {
+      if (to == nic && !back) continue;
+      rte_mbuf_refcnt_update(mbuf, 1);
+      arrive_at(mbuf, from, to, now);
+    }
+  } else {
+    for (const NicId to : beside) {
+      if (is_addressed_to(mbuf, topology_.mac(to))) return arrive_at(mbuf, from, to, now);
+    }
+  }
+  if (!is_kernels && tap_.on())
+    tap_.record(bytes_of(mbuf), nic, kWire, fate_of(emulator::DropReason::kAccepted), now);
+  topology_.waiting(nic).fetch_add(1, std::memory_order_relaxed);
+  if (shard_ == 0) return put_to_port(mbuf, nic, now);
+  put(0, {mbuf, nic, kWire}, now);
+}
+
+// Came in through the port of `nics`.
+void Handover::arrive(rte_mbuf* mbuf, std::span<const NicId> nics, Time now) {
+  if (nics.size() == 1) return arrive_at(mbuf, kWire, nics.front(), now);
+  if (!is_for_group(mbuf)) {
+    const auto to = std::find_if(nics.begin(), nics.end(),
+                                 [&](NicId nic) { return is_addressed_to(mbuf, topology_.mac(nic)); });
+    // Nobody's frame is one NIC's to count.
+    return arrive_at(mbuf, kWire, to == nics.end() ? nics.front() : *to, now);
+  }
+  rte_mbuf_refcnt_update(mbuf, static_cast<std::int16_t>(nics.size() - 1));
+  for (const NicId to : nics)
+    arrive_at(mbuf, kWire, to, now);
+}
+
+// What is not RoCE is sent by shard 0's engine or comes from the wire, so the kernel misses nothing that
+// other shards do not show it.
+void Handover::arrive_at(rte_mbuf* mbuf, NicId from, NicId to, Time now) {
+  Port* const kernel = topology_.kernel(to);
+  if (kernel != nullptr && shard_ == 0 && !emulator::is_roce(bytes_of(mbuf)) &&
+      (is_for_group(mbuf) || is_addressed_to(mbuf, topology_.mac(to)))) {
+    rte_mbuf_refcnt_update(mbuf, 1);
+    if (kernel->send(&mbuf, 1) == 0) rte_pktmbuf_free(mbuf);
+  }
+  deliver(mbuf, from, to, now);
+}
+
+// No more than the port has room for, so that the kernel's senders wait and not lose.
+std::size_t Handover::take_from_kernel(NicId nic, Time now) {
+  Port* const kernel = topology_.kernel(nic);
+  if (kernel == nullptr || topology_.waiting(nic).load(std::memory_order_relaxed) >= kBlockedBacklog / 2)
+    return 0;
+  rte_mbuf* mbufs[kPortBurst];
+  const std::size_t got = kernel->receive(mbufs, kPortBurst);
+  for (std::size_t i = 0; i < got; ++i)
+    send_by_port(mbufs[i], nic, true, now);
+  return got;
 }
 
 void Handover::deliver(rte_mbuf* mbuf, NicId from, NicId to, Time now) {
@@ -126,12 +187,14 @@ void Handover::lose(const Delivery& delivery, Fate fate, Time now) {
 std::size_t Handover::receive_from_ports(Time now) {
   if (shard_ != 0) return 0;
   std::size_t total = 0;
-  for (const NicId nic : topology_.device_nics()) {
+  for (const auto& [port, nics] : topology_.device_ports()) {
     rte_mbuf* mbufs[kPortBurst];
-    const std::size_t got = topology_.port(nic)->receive(mbufs, kPortBurst);
+    const std::size_t got = port->receive(mbufs, kPortBurst);
     for (std::size_t i = 0; i < got; ++i)
-      deliver(mbufs[i], kWire, nic, now);
+      arrive(mbufs[i], nics, now);
     total += got;
+    for (const NicId nic : nics)
+      total += take_from_kernel(nic, now);
   }
   return total;
 }

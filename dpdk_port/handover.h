@@ -1,10 +1,12 @@
 // Moves frames between NICs, shards and ports, each as the same mbuf from its sender to its last receiver.
 //
-// A frame sent on the fabric becomes input of its receivers' engines in a later pass; broadcast copies share
-// one mbuf by reference count, so nobody writes to a frame once it was sent. Between shards frames go over
-// SPSC rings; device ports belong to shard 0, and each shard sees how far they are behind. Nothing here
-// allocates or waits: what finds no room is freed, counted and captured. Thread rule: Topology is const after
-// set-up but for the rings and counts in it; a Handover is its shard's thread's.
+// A port's frames go to the NIC whose MAC they have, those for a group to all NICs of the port, and what is
+// not RoCE to the kernel, too, where the NIC shares it with the kernel. A frame sent on the fabric becomes
+// input of its receivers' engines in a later pass; broadcast copies share one mbuf by reference count, so
+// nobody writes to a frame once it was sent. Between shards frames go over SPSC rings; device ports belong to
+// shard 0, and each shard sees how far they are behind. Nothing here allocates or waits: what finds no room
+// is freed, counted and captured. Thread rule: Topology is const after set-up but for the rings and counts in
+// it; a Handover is its shard's thread's.
 #pragma once
 
 #include <array>
@@ -34,17 +36,29 @@ struct Delivery {
 // What all shards know: where the NICs are. Set up before the shards start.
 class Topology {
  public:
+  struct DevicePort {
+    Port* port = nullptr;
+    std::vector<emulator::NicId> nics;
+  };
+
   static constexpr std::size_t kRingSlots = 1024;  // between each two shards
 
   explicit Topology(std::uint32_t shard_count);
 
   void add_fabric_nic(emulator::NicId nic, proto::Mac mac);
-  void add_device_nic(emulator::NicId nic, proto::Mac mac, Port& port);
+  // Several NICs may be on one port. `kernel`: where their traffic that is not RoCE goes, too; null: nowhere.
+  void add_device_nic(emulator::NicId nic, proto::Mac mac, Port& port, Port* kernel = nullptr);
 
   [[nodiscard]] std::uint32_t shard_count() const { return shard_count_; }
   [[nodiscard]] const emulator::Fabric& fabric() const { return fabric_; }
   [[nodiscard]] Port* port(emulator::NicId nic) const { return ports_[nic.index]; }  // null: on the fabric
+  [[nodiscard]] Port* kernel(emulator::NicId nic) const { return kernels_[nic.index]; }
   [[nodiscard]] std::span<const emulator::NicId> device_nics() const { return device_nics_; }
+  [[nodiscard]] std::span<const DevicePort> device_ports() const { return device_ports_; }
+  // Those on the port of `nic`, it among them.
+  [[nodiscard]] std::span<const emulator::NicId> nics_beside(emulator::NicId nic) const {
+    return device_ports_[port_index_[nic.index]].nics;
+  }
   [[nodiscard]] const proto::Mac& mac(emulator::NicId nic) const { return macs_[nic.index]; }
   [[nodiscard]] SpscRing<Delivery>& ring(std::uint32_t from, std::uint32_t to) const {
     return *rings_[from * shard_count_ + to];
@@ -55,7 +69,9 @@ class Topology {
  private:
   const std::uint32_t shard_count_;
   emulator::Fabric fabric_;
-  std::array<Port*, emulator::kMaxNics> ports_{};
+  std::array<Port*, emulator::kMaxNics> ports_{}, kernels_{};
+  std::array<std::size_t, emulator::kMaxNics> port_index_{};  // in device_ports_
+  std::vector<DevicePort> device_ports_;
   std::array<proto::Mac, emulator::kMaxNics> macs_{};
   std::vector<emulator::NicId> device_nics_;
   std::vector<std::unique_ptr<SpscRing<Delivery>>> rings_;
@@ -78,7 +94,8 @@ class Handover {
   void set_links(std::uint64_t up) { links_up_ = up; }
   // Takes the mbuf, which NIC `from` of this shard's engine sent at `now`.
   void send(rte_mbuf* mbuf, emulator::NicId from, emulator::Time now);
-  // Shard 0: reads a burst from each device port; returns the frames.
+  // Shard 0: reads a burst from each device port, and from the kernel's share of each NIC; returns the
+  // frames.
   std::size_t receive_from_ports(emulator::Time now);
   // Shard 0: writes to the device ports; returns the frames.
   std::size_t send_to_ports();
@@ -99,6 +116,10 @@ class Handover {
   [[nodiscard]] std::uint64_t lost() const { return lost_.load(std::memory_order_relaxed); }  // any thread
 
  private:
+  void send_by_port(rte_mbuf* mbuf, emulator::NicId nic, bool is_kernels, emulator::Time now);
+  void arrive(rte_mbuf* mbuf, std::span<const emulator::NicId> nics, emulator::Time now);
+  void arrive_at(rte_mbuf* mbuf, emulator::NicId from, emulator::NicId to, emulator::Time now);
+  std::size_t take_from_kernel(emulator::NicId nic, emulator::Time now);
   void deliver(rte_mbuf* mbuf, emulator::NicId from, emulator::NicId to, emulator::Time now);
   void put(std::uint32_t shard, const Delivery& delivery, emulator::Time now);
   void put_to_port(rte_mbuf* mbuf, emulator::NicId nic, emulator::Time now);

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,6 +22,11 @@ namespace roci::dpdk_port {
 struct PortCounter {
   std::string_view name;
   std::uint64_t value = 0;
+};
+
+struct PortState {
+  bool link_up = false;
+  std::uint32_t mtu_bytes = 0;
 };
 
 class Port {
@@ -49,6 +55,8 @@ class Port {
   // Any thread. Index of the interface on which the kernel has to join multicast groups, as it owns the
   // addresses; 0: none.
   [[nodiscard]] virtual int kernel_groups_interface() const { return 0; }
+  // One thread at a time, whichever. Nothing: its interface is asked (interface.h).
+  [[nodiscard]] virtual std::optional<PortState> state() { return {}; }
 };
 
 }  // namespace roci::dpdk_port

@@ -80,7 +80,8 @@ Shard::Shard(ShardConfig config, const Topology& topology, rte_mempool* pool, Ca
       replies_(config.command_slots),
       kick_fd_(make_eventfd()),
       replies_fd_(make_eventfd()),
-      loadavg_fd_(open("/proc/loadavg", O_RDONLY | O_CLOEXEC)) {}
+      loadavg_fd_(open("/proc/loadavg", O_RDONLY | O_CLOEXEC)),
+      port_back_off_(config.least_port_back_off) {}
 
 Shard::~Shard() { stop(); }
 
@@ -92,8 +93,10 @@ void Shard::start(emulator::EngineConfig engine, emulator::Memory& memory, shim:
     if (engine.nics[nic].link_up) links_seen_ |= std::uint64_t{1} << nic;
   }
   for (const NicId nic : topology_.device_nics()) {
-    const int interface = topology_.port(nic)->kernel_groups_interface();
-    if (interface != 0) groups_.push_back({nic, KernelGroups(interface)});
+    const Port* kernel = topology_.kernel(nic) != nullptr ? topology_.kernel(nic) : topology_.port(nic);
+    const int interface = kernel->kernel_groups_interface();
+    if (interface != 0 && !engine.nics[nic.index].answers_neighbours)
+      groups_.push_back({nic, KernelGroups(interface)});
   }
   engine_ = std::make_unique<emulator::Engine>(std::move(engine), memory);
   running_.store(true);
@@ -116,10 +119,12 @@ void Shard::run() {
   while (!stopping_.load(std::memory_order_relaxed)) {
     passes_.store(passes_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     const std::size_t work = pass(now);
-    if (work != 0)
+    if (work != 0) {
       idle_.on_work(now);
-    else
+      port_back_off_ = config_.least_port_back_off;
+    } else {
       rest(now);
+    }
     const Time then = std::exchange(now, monotonic_now());
     add((work != 0 ? working_ns_ : spinning_ns_), (now - then).count());
   }
@@ -265,10 +270,8 @@ void Shard::rest(Time now) {
 Time Shard::deadline(Time now) const {
   Time next = engine_->next_deadline();
   if (config_.number != 0) return next;
-  for (const NicId nic : topology_.device_nics()) {
-    const bool wakes = topology_.port(nic)->wake_fd() >= 0;
-    next = std::min(next, now + (wakes ? config_.port_safety_net : config_.port_back_off));
-  }
+  for (const auto& [port, nics] : topology_.device_ports())
+    next = std::min(next, now + (port->wake_fd() >= 0 ? config_.port_safety_net : port_back_off_));
   return next;
 }
 
@@ -276,8 +279,8 @@ Time Shard::deadline(Time now) const {
 // more.
 void Shard::sleep(Time now) {
   if (config_.number == 0) {
-    for (const NicId nic : topology_.device_nics())
-      topology_.port(nic)->prepare_to_sleep();
+    for (const auto& [port, nics] : topology_.device_ports())
+      port->prepare_to_sleep();
   }
   engine_->set_asleep(true);
   asleep_.store(1, std::memory_order_relaxed);
@@ -293,6 +296,7 @@ void Shard::sleep(Time now) {
     if (tap_.on()) tap_.set_horizon(kNever);
     asleep_since_ns_.store(now.time_since_epoch().count(), std::memory_order_relaxed);
     wait_for_input(until == kNever ? Duration::max() : until - now);
+    port_back_off_ = std::min(port_back_off_ * 2, config_.most_port_back_off);
     if (tap_.on()) {
       tap_.set_horizon(Time{});
       std::atomic_thread_fence(std::memory_order_seq_cst);  // before the clock is read again
@@ -308,13 +312,17 @@ void Shard::sleep(Time now) {
 }
 
 void Shard::wait_for_input(Duration limit) {
-  std::array<pollfd, 1 + emulator::kMaxNics> waiting;
+  std::array<pollfd, 1 + 2 * emulator::kMaxNics> waiting;
   std::size_t count = 0;
   waiting[count++] = {kick_fd_.get(), POLLIN, 0};
   if (config_.number == 0) {
-    for (const NicId nic : topology_.device_nics()) {
-      if (const int fd = topology_.port(nic)->wake_fd(); fd >= 0) waiting[count++] = {fd, POLLIN, 0};
-    }
+    const auto wait_for = [&](const Port* port) {
+      if (port != nullptr && port->wake_fd() >= 0) waiting[count++] = {port->wake_fd(), POLLIN, 0};
+    };
+    for (const auto& [port, nics] : topology_.device_ports())
+      wait_for(port);
+    for (const NicId nic : topology_.device_nics())
+      wait_for(topology_.kernel(nic));
   }
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(limit);
   const timespec timeout{seconds.count(), (limit - seconds).count()};

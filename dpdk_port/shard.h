@@ -32,8 +32,10 @@ struct ShardConfig {
   IdlePolicy::Config idle;
   std::size_t command_slots = 1024;
   std::size_t max_commands_per_pass = 16;
-  // Ports without a wake fd are polled this often while asleep; with one, as a safety net.
-  emulator::Duration port_back_off = std::chrono::microseconds(200);
+  // Ports without a wake fd are polled while asleep: soon after the last work, then less and less often. With
+  // one, as a safety net.
+  emulator::Duration least_port_back_off = std::chrono::microseconds(50);
+  emulator::Duration most_port_back_off = std::chrono::milliseconds(1);
   emulator::Duration port_safety_net = std::chrono::milliseconds(50);
 };
 
@@ -112,6 +114,7 @@ class Shard final : public shim::ShardLink {
   std::unique_ptr<emulator::Engine> engine_;
   std::uint64_t links_seen_ = 0;
   std::vector<Groups> groups_;
+  emulator::Duration port_back_off_{};                  // by now
   std::optional<emulator::CommandReply> unsent_reply_;  // the ring to the control thread was full
 
   std::atomic<bool> stopping_{false};

@@ -59,6 +59,8 @@ Content content_of(std::span<const std::byte> frame) {
 
 }  // namespace
 
+bool is_roce(std::span<const std::byte> frame) { return content_of(frame).kind == Content::Kind::kRoce; }
+
 bool is_roce_multicast(std::span<const std::byte> frame) {
   if (frame.size() < proto::EthernetHeader::kSize || !is_group(proto::load_mac(frame.data()))) return false;
   const Content content = content_of(frame);

@@ -17,6 +17,7 @@ namespace roci::emulator {
 [[nodiscard]] constexpr std::uint32_t shard_of(proto::Qpn qpn, std::uint32_t shard_count) {
   return qpn.value() % shard_count;
 }
+[[nodiscard]] bool is_roce(std::span<const std::byte> frame);
 // RoCE to a multicast group. Its sender's NIC gets it back, for its other QPs.
 [[nodiscard]] bool is_roce_multicast(std::span<const std::byte> frame);
 // The shard of a frame; nothing if every shard must see it.

@@ -49,7 +49,7 @@ TEST_CASE("a NIC of the command line, with everything") {
   CHECK(nic->addresses[1].prefix_length == 64);
   CHECK(to_text(nic->mac.value()) == "02:aa:bb:00:00:0f");
   CHECK(nic->mtu_bytes == 1500);
-  CHECK(port_name(*nic) == "af_packet:eth0");
+  CHECK(nic->port_text == "af_packet:eth0");
 }
 
 TEST_CASE("a NIC is on the fabric unless said otherwise") {
@@ -58,6 +58,61 @@ TEST_CASE("a NIC is on the fabric unless said otherwise") {
   CHECK(nic->port == PortKind::kFabric);
   CHECK_FALSE(nic->mac);
   CHECK(to_text(default_mac(0)) == "02:00:00:00:00:01");
+}
+
+TEST_CASE("a port of every kind, and what DPDK is told of it") {
+  struct Expected {
+    std::string text;
+    PortKind kind;
+    std::string interface, device, pci;
+  };
+  const auto expected = GENERATE(values<Expected>({
+      {"fabric", PortKind::kFabric, "", "", ""},
+      {"af_packet:eth0", PortKind::kAfPacket, "eth0", "", ""},
+      {"af_xdp:eth0", PortKind::kAfXdp, "eth0", "", ""},
+      {"tap:tap0", PortKind::kTap, "tap0", "", ""},
+      {"memif:server=/a.sock", PortKind::kMemif, "", "role=server,socket=/a.sock,socket-abstract=no,id=0",
+       ""},
+      {"memif:id=7,client=/a.sock", PortKind::kMemif, "",
+       "role=client,socket=/a.sock,socket-abstract=no,id=7", ""},
+      {"pcap:rx=a.pcap", PortKind::kPcap, "", "rx_pcap=a.pcap", ""},
+      {"pcap:rx=a.pcap,tx=b.pcap", PortKind::kPcap, "", "rx_pcap=a.pcap,tx_pcap=b.pcap", ""},
+      {"pcap:iface=eth0", PortKind::kPcap, "eth0", "rx_iface_in=eth0,tx_iface=eth0", ""},
+      {"ring:a", PortKind::kRing, "", "", ""},
+      {"dev:net_null0,size=64,copy=1", PortKind::kDevice, "", "net_null0,size=64,copy=1", ""},
+      {"dev:0000:03:00.0", PortKind::kDevice, "", "0000:03:00.0", "0000:03:00.0"},
+      {"dev:03:00.1,representor=0", PortKind::kDevice, "", "03:00.1,representor=0", "03:00.1"},
+  }));
+  CAPTURE(expected.text);
+  // What follows in the same list and is a NIC's own key is no argument of the port.
+  const auto nic = parse_nic("rxe0,kernel=k0,port=" + expected.text + ",mtu=1500,ip=10.0.0.1/24");
+  REQUIRE(nic);
+  CHECK(nic->port == expected.kind);
+  CHECK(nic->port_text == expected.text);
+  CHECK(nic->interface == expected.interface);
+  CHECK(nic->device == expected.device);
+  CHECK(pci_address(*nic) == expected.pci);
+  CHECK(nic->kernel_interface == "k0");
+  CHECK(nic->mtu_bytes == 1500);
+  NicSpec same;
+  CHECK(parse_port(expected.text, same).empty());
+  CHECK(same.device == expected.device);
+}
+
+TEST_CASE("NICs with the same port share it, but for a ring") {
+  const auto nics = resolve(config_of({"rxe0,ip=10.0.0.1/24", "rxe1,port=tap:a,ip=10.0.0.2/24,mtu=9000",
+                                       "rxe2,port=tap:a,ip=10.0.0.3/24", "rxe3,port=ring:a,ip=10.0.0.4/24",
+                                       "rxe4,port=ring:a,ip=10.0.0.5/24", "rxe5,port=dev:a,ip=10.0.0.6/24"})
+                                .nics);
+  REQUIRE(nics);
+  std::vector<std::vector<std::size_t>> shared;
+  for (const auto& plan : plan_ports(*nics))
+    shared.push_back(plan.nics);
+  CHECK(shared == std::vector<std::vector<std::size_t>>{{1, 2}, {3}, {4}, {5}});
+  CHECK(plan_ports(*nics).front().mtu_bytes == 9000);
+  CHECK((*nics)[1].config.mac != (*nics)[2].config.mac);
+  CHECK((*nics)[1].config.mac != proto::Mac{});
+  CHECK((*nics)[5].config.mac == proto::Mac{});  // the device's, which is not there yet
 }
 
 TEST_CASE("a wrong NIC is refused with the reason") {
@@ -85,7 +140,28 @@ TEST_CASE("a wrong NIC is refused with the reason") {
       {"rxe0,mtu=9217", "to 9216"},
       {"rxe0,mtu=1500 ", "is not a number"},
       {"rxe0,mtu=1500,mtu=1500", "'mtu' is given twice"},
-      {"rxe0,port=tap:eth0", "unknown port 'tap:eth0'"},
+      {"rxe0,port=carrier:eth0", "unknown port 'carrier:eth0'; there are fabric, af_packet:INTERFACE, "},
+      {"rxe0,port=tap:", "'' is not the name of an interface"},
+      {"rxe0,port=tap:tap%d", "is not the name of an interface"},
+      {"rxe0,port=af_xdp:a/b", "is not the name of an interface"},
+      {"rxe0,port=memif:", "'' is not key=value"},
+      {"rxe0,port=memif:id=3", "memif needs server=SOCKET on one side and client=SOCKET on the other"},
+      {"rxe0,port=memif:server=/a,client=/b", "it is either server or client"},
+      {"rxe0,port=memif:server=", "'' is not the path of a socket"},
+      {"rxe0,port=memif:server=/a,id=x", "id 'x' is not a number"},
+      {"rxe0,port=memif:server=/a,size=3", "unknown 'size'; memif needs"},
+      {"rxe0,port=pcap:", "'' is not key=value"},
+      {"rxe0,port=pcap:rx=/a,rx=/b", "'rx' is given twice"},
+      {"rxe0,port=pcap:rx=/a,iface=eth0", "pcap has either an iface or files"},
+      {"rxe0,port=pcap:iface=eth0,tx=/a", "pcap has either an iface or files"},
+      {"rxe0,port=pcap:rx=[a", "'[a' is not the path of a file"},
+      {"rxe0,port=pcap:rx=/a,snaplen=3", "unknown 'snaplen'; pcap needs"},
+      {"rxe0,port=ring:", "ring '' is not a name"},
+      {"rxe0,port=ring:a_b", "ring 'a_b' is not a name of at most 12 letters and digits"},
+      {"rxe0,port=dev:", "'' is not the name of a DPDK device"},
+      {"rxe0,port=dev:iface=eth0", "'iface=eth0' is not the name of a DPDK device"},
+      {"rxe0,port=tap:tap0,iface=eth0", "unknown key 'iface'; there are port, ip, mac, mtu and kernel"},
+      {"rxe0,port=tap:tap0,kernel=a/b", "'a/b' is not the name of an interface"},
       {"rxe0,port=af_packet:", "is not the name of an interface"},
       {"rxe0,port=af_packet:0123456789abcdef", "is not the name of an interface"},
       {"rxe0,port=udp:", "'' is not the address of one host"},
@@ -106,7 +182,7 @@ TEST_CASE("a NIC on UDP sockets has its port's address and nothing else") {
   REQUIRE(nic);
   CHECK(nic->port == PortKind::kUdp);
   CHECK(nic->addresses.empty());
-  CHECK(port_name(*nic) == "udp:10.0.0.2");
+  CHECK(nic->port_text == "udp:10.0.0.2");
   CHECK(check(config_of({"rxe0,port=udp:10.0.0.2", "rxe1,port=udp:fd00::2"})).empty());
   CHECK(check(config_of({"rxe0,port=udp:10.0.0.2,ip=10.0.0.2/24"})) ==
         "rxe0: port=udp:10.0.0.2 names the NIC's one address; leave out ip=");
@@ -127,7 +203,20 @@ TEST_CASE("what two NICs cannot share") {
   CHECK(check(config_of({"rxe0,ip=10.0.0.1/24", "rxe1,ip=10.0.0.2/24,mac=02:00:00:00:00:01"})) ==
         "rxe1: MAC 02:00:00:00:00:01 is already that of rxe0");
   CHECK(check(config_of({"rxe0,port=af_packet:eth0", "rxe1,port=af_packet:eth0"})) ==
-        "rxe1: interface eth0 is already that of rxe0");
+        "rxe1: the MAC of interface eth0 is already that of rxe0; give it one by mac=");
+  CHECK(check(config_of({"rxe0,port=af_packet:eth0", "rxe1,port=af_packet:eth0,mac=02:00:00:00:00:07"}))
+            .empty());
+  CHECK(check(config_of({"rxe0,port=af_packet:eth0", "rxe1,port=af_xdp:eth0,mac=02:00:00:00:00:07"})) ==
+        "rxe1: interface eth0 is already in use by af_packet:eth0");
+  CHECK(check(config_of({"rxe0,port=tap:tap0,ip=10.0.0.1/24", "rxe1,port=tap:tap0,ip=10.0.0.2/24"})).empty());
+  CHECK(check(config_of({"rxe0,port=tap:tap0"})) == "rxe0: a NIC on tap:tap0 needs an ip=ADDRESS/PREFIX");
+  CHECK(check(config_of({"rxe0,port=ring:a,ip=10.0.0.1/24", "rxe1,port=ring:b,ip=10.0.0.2/24"})) ==
+        "rxe0: ring:a joins two NICs, no less and no more");
+  CHECK(check(config_of({"rxe0,port=ring:a,ip=10.0.0.1/24", "rxe1,port=ring:a,ip=10.0.0.2/24"})).empty());
+  CHECK(check(config_of({"rxe0,ip=10.0.0.1/24,kernel=k0"})) ==
+        "rxe0: the kernel has no traffic on the fabric that kernel= could be for");
+  CHECK(check(config_of({"rxe0,port=tap:tap0,ip=10.0.0.1/24,kernel=tap0"})) ==
+        "rxe0: interface tap0 is already in use by rxe0");
   CHECK(check(config_of({"rxe0"})) == "rxe0: a NIC on the fabric needs an ip=ADDRESS/PREFIX");
   CHECK_THAT(check(config_of({})), Catch::StartsWith("no NIC is configured"));
 }

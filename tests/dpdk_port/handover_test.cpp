@@ -269,6 +269,101 @@ TEST_CASE("frames from a port are input of its NIC; another shard's frames reach
   check_all_home();
 }
 
+namespace {
+
+// Two NICs on one port, each of which shares with the kernel.
+struct SharedPort {
+  SharedPort() : topology(1), tap(off), handover(0, (attach(), topology), tap) {}
+  void attach() {
+    topology.add_device_nic(kNic0, mac(1), port, &kernels[0]);
+    topology.add_device_nic(kNic1, mac(2), port, &kernels[1]);
+  }
+  // To whom frames went, which are freed.
+  std::vector<NicId> receivers() {
+    std::vector<NicId> all;
+    Delivery delivery;
+    while (handover.collect(&delivery, 1) != 0) {
+      all.push_back(delivery.to);
+      rte_pktmbuf_free(delivery.mbuf);
+    }
+    return all;
+  }
+  std::vector<NicId> receive(rte_mbuf* frame) {
+    port.arriving = {frame};
+    handover.receive_from_ports(Time{});
+    return receivers();
+  }
+
+  CaptureSwitch off;
+  RememberingPort port, kernels[2];
+  Topology topology;
+  CaptureTap tap;
+  Handover handover;
+};
+
+rte_mbuf* roce_frame_to(const proto::Mac& destination) {
+  rte_mbuf* const frame = frame_to(destination);
+  auto* const data = rte_pktmbuf_mtod(frame, std::uint8_t*);
+  data[12] = 8, data[13] = 0;      // IPv4
+  data[14] = 0x45, data[23] = 17;  // UDP
+  data[36] = 4791 >> 8, data[37] = 4791 & 0xFF;
+  return frame;
+}
+
+}  // namespace
+
+TEST_CASE("NICs on one port get the frames of their MAC, and all of them those for a group") {
+  {
+    SharedPort shared;
+    CHECK(shared.receive(frame_to(mac(1))) == std::vector{kNic0});
+    CHECK(shared.receive(frame_to(mac(2))) == std::vector{kNic1});
+    CHECK(shared.receive(frame_to(kBroadcast)) == std::vector{kNic0, kNic1});
+    CHECK(shared.receive(frame_to(mac(9))) == std::vector{kNic0});  // to be counted once
+    shared.handover.send(frame_to(mac(2)), kNic0, Time{});
+    CHECK(shared.receivers() == std::vector{kNic1});
+    CHECK(shared.handover.send_to_ports() == 0);  // no wire would bring it back
+    shared.handover.send(frame_to(kBroadcast), kNic0, Time{});
+    CHECK(shared.receivers() == std::vector{kNic1});
+    CHECK(shared.handover.send_to_ports() == 1);
+  }
+  check_all_home();
+}
+
+TEST_CASE("the kernel's share of a NIC is all but RoCE, both ways") {
+  {
+    SharedPort shared;
+    CHECK(shared.receive(roce_frame_to(mac(1))) == std::vector{kNic0});
+    CHECK(shared.receive(frame_to(mac(9))) == std::vector{kNic0});
+    CHECK(shared.kernels[0].sent.empty());
+    (void)shared.receive(frame_to(mac(1)));
+    CHECK(shared.kernels[0].sent.size() == 1);
+    CHECK(shared.kernels[1].sent.empty());
+    (void)shared.receive(frame_to(kBroadcast));
+    CHECK(shared.kernels[0].sent.size() == 2);
+    CHECK(shared.kernels[1].sent.size() == 1);
+    shared.kernels[0].room = 0;  // it takes no more: what does not fit is lost to it only
+    CHECK(shared.receive(frame_to(mac(1))) == std::vector{kNic0});
+
+    // What it sends leaves by the port, and is seen by the port's other NIC and its share.
+    shared.kernels[0].arriving = {frame_to(mac(9)), frame_to(kBroadcast), frame_to(mac(2))};
+    CHECK(shared.handover.receive_from_ports(Time{}) == 3);
+    CHECK(shared.receivers() == std::vector{kNic1, kNic1});
+    CHECK(shared.kernels[1].sent.size() == 3);
+    CHECK(shared.handover.send_to_ports() == 2);
+
+    // It waits while the port is behind, so that its senders wait and not lose.
+    shared.port.room = 0;
+    for (std::size_t i = 0; i < Handover::kBlockedBacklog; ++i)
+      shared.handover.send(frame_to(mac(9)), kNic0, Time{});
+    shared.kernels[0].arriving = {frame_to(mac(9))};
+    CHECK(shared.handover.receive_from_ports(Time{}) == 0);
+    CHECK(shared.handover.lost() == 0);
+    CHECK(shared.kernels[0].arriving.size() == 1);
+    rte_pktmbuf_free(shared.kernels[0].arriving.front());
+  }
+  check_all_home();
+}
+
 TEST_CASE("the sink lends buffers, sends the first ones and keeps the rest") {
   {
     Bench bench(1);

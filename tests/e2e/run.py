@@ -31,6 +31,7 @@ import cases_frameworks    # noqa: F401
 import cases_interop       # noqa: F401
 import cases_kills         # noqa: F401
 import cases_peers         # noqa: F401
+import cases_ports         # noqa: F401
 import cases_udp           # noqa: F401
 import cases_wire          # noqa: F401
 

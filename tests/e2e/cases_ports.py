@@ -1,0 +1,322 @@
+"""Ports of every kind: two daemons joined by each, who shares a port, what a port does besides RoCE, and what is refused."""
+import os
+import pathlib
+import re
+import struct
+import subprocess
+
+from cases_wire import TwoHosts, in_root
+from harness import IPV4_GID, Failure, Skip, case, check, free_port, need_program, wait_for
+
+
+class Hosts:
+    """Daemons on this machine, or in one namespace of it, each with a runtime folder of its own."""
+
+    def __init__(self, world, namespace=None):
+        self.world, self.namespace, self.env, self.daemons = world, namespace, {}, {}
+
+    def start_daemon(self, host, *nics):
+        if host not in self.env:
+            runtime = self.world.runtime / f"host{host}"
+            runtime.mkdir(mode=0o700)
+            if self.world.drops:
+                os.chown(runtime, *(2 * [self.world.runtime.stat().st_uid]))
+            self.env[host] = {**self.world.env, "XDG_RUNTIME_DIR": str(runtime)}
+        arguments = [word for nic in nics for word in ("--nic", nic)]
+        self.daemons[host] = self.world.start_daemon(*arguments, namespace=self.namespace, env=self.env[host])
+        return self.daemons[host]
+
+    def start(self, host, name, command):
+        return self.world.start(f"{name}-{host}", command, namespace=self.namespace, env=self.env[host])
+
+    def show(self, host):
+        process = self.start(host, "show", [self.world.product.roci, "show"])
+        return process.succeed(10 * self.world.slow)
+
+    def wait_link(self, host, state, nic="rxe0"):
+        wait_for(lambda: re.search(rf"{nic} .*\b{state}\b", self.show(host)), 10 * self.world.slow, f"{nic} of host {host} to be {state}",
+                 pause=0.1)
+
+    def pingpong(self, options=(), server=(1, "rxe0"), client=(2, "rxe0")):
+        port = free_port()
+
+        def side(host, nic, *more):
+            return self.start(host, "pingpong", self.world.under_roci(nic, [
+                "ibv_rc_pingpong", "-c", "-d", nic, "-g", IPV4_GID, "-p", str(port), *options, *more]))
+        waiting = side(*server)
+        self.world.wait_listening(waiting, port)
+        asking = side(*client, "127.0.0.1")
+        asking.succeed(30 * self.world.slow)
+        waiting.succeed(10 * self.world.slow)
+        for process in (waiting, asking):
+            check("invalid data" not in process.output() and "usec/iter" in process.output(), f"no good result: {process.describe()}")
+
+    def watch_events(self, host, nic="rxe0"):
+        watch = self.start(host, "asyncwatch", self.world.under_roci(nic, ["stdbuf", "-oL", "ibv_asyncwatch", "-d", nic]))
+        wait_for(lambda: "async event FD" in watch.output(), 10 * self.world.slow, "ibv_asyncwatch")
+        return watch
+
+    def stop(self):
+        for daemon in self.daemons.values():
+            self.world.stop_daemon(daemon)
+
+
+PORT_ACTIVE, PORT_ERR = 9, 10  # IBV_EVENT_...
+
+
+def expect_event(world, watch, event):
+    wait_for(lambda: re.search(rf"event_type .*\({event}\)", watch.output()), 10 * world.slow, f"event {event}: {watch.output()}")
+
+
+class Namespace:
+    """One network namespace, gone at the end of the case."""
+
+    def __init__(self, world):
+        need_program("ip", "iproute2")
+        self.name = f"roci-ports-{os.getpid()}"
+        try:
+            in_root("ip", "netns", "add", self.name)
+        except Failure as failure:
+            raise Skip(f"this machine does not let us make network namespaces: {failure}") from None
+        world.cleanups.append(lambda: subprocess.run(["ip", "netns", "del", self.name], check=False, capture_output=True))
+        self.ip("link", "set", "lo", "up")
+
+    def ip(self, *words):
+        in_root("ip", "-n", self.name, *words)
+
+    def sysctl(self, setting):
+        in_root("ip", "netns", "exec", self.name, "sysctl", "-qw", setting)
+
+
+def need_tap():
+    if not pathlib.Path("/dev/net/tun").exists():
+        raise Skip("this machine has no /dev/net/tun")
+
+
+def need_af_xdp(daemon_starts):
+    """Starts a daemon by `daemon_starts`; a kernel without AF_XDP skips the case."""
+    try:
+        return daemon_starts()
+    except Failure as failure:
+        if "this kernel has no AF_XDP" in str(failure):
+            raise Skip("this kernel has no AF_XDP (CONFIG_XDP_SOCKETS)") from None
+        raise
+
+
+EVERY_PATH_MTU = ("256", "512", "1024", "2048", "4096")
+
+
+# --- each kind ------------------------------------------------------------------------------------------
+
+@case("ports/memif", ("user",), limit=60)
+def _(world):
+    """Either side may start first, end and start again; the other one's link follows."""
+    hosts = Hosts(world)
+    socket = world.folder / "memif.sock"
+    client = f"rxe0,port=memif:client={socket},ip=10.78.0.2/24"
+    hosts.start_daemon(2, client)
+    hosts.start_daemon(1, f"rxe0,port=memif:server={socket},ip=10.78.0.1/24")
+    for host in (1, 2):
+        hosts.wait_link(host, "up")
+    for mtu in EVERY_PATH_MTU:
+        hosts.pingpong(["-m", mtu, "-s", "20000", "-n", "50"])
+    watch = hosts.watch_events(1)
+    world.stop_daemon(hosts.daemons[2])
+    expect_event(world, watch, PORT_ERR)
+    hosts.start_daemon(2, client)
+    expect_event(world, watch, PORT_ACTIVE)
+    watch.kill()
+    hosts.pingpong()
+    check("polled every 50 to 1000 us" in hosts.show(1), "`roci show` does not say how the port is polled")
+    hosts.stop()
+
+
+@case("ports/memif-jumbo", ("user",), limit=60)
+def _(world):
+    """Ethernet's jumbo frames, and a socket that two pairs share by their ids."""
+    hosts = Hosts(world)
+    socket = world.folder / "memif.sock"
+
+    def nics(role, host):
+        return [f"rxe{i},port=memif:{role}={socket},id={i},ip=10.78.{i}.{host}/24,mtu=9000" for i in (0, 1)]
+    hosts.start_daemon(1, *nics("server", 1))
+    hosts.start_daemon(2, *nics("client", 2))
+    for nic in ("rxe0", "rxe1"):
+        for host in (1, 2):
+            hosts.wait_link(host, "up", nic)
+        hosts.pingpong(["-m", "4096", "-s", "100000", "-n", "50"], server=(1, nic), client=(2, nic))
+    hosts.stop()
+
+
+@case("ports/ring", ("user",), limit=60)
+def _(world):
+    hosts = Hosts(world)
+    hosts.start_daemon(1, *(f"rxe{i},port=ring:cable,ip=10.78.0.{i + 1}/24,mtu=9000" for i in (0, 1)))
+    for mtu in EVERY_PATH_MTU:
+        hosts.pingpong(["-m", mtu, "-s", "20000", "-n", "50"], client=(1, "rxe1"))
+    hosts.stop()
+
+
+@case("ports/device-by-name", ("user",), limit=60)
+def _(world):
+    """A device of DPDK with its arguments, from a file, where its own `mac` and the NIC's do not meet."""
+    hosts = Hosts(world)
+    socket = world.folder / "memif.sock"
+    for host, role in ((1, "server"), (2, "client")):
+        config = world.folder / f"host{host}.toml"
+        config.write_text(f'[[nic]]\nname = "rxe0"\nip = "10.78.0.{host}/24"\n'
+                          f'port = "dev:net_memif0,role={role},socket={socket},socket-abstract=no,mac=02:00:00:00:00:0{host}"\n')
+        config.chmod(0o644)
+        runtime = world.runtime / f"host{host}"
+        runtime.mkdir(mode=0o700)
+        if world.drops:
+            os.chown(runtime, *(2 * [world.runtime.stat().st_uid]))
+        hosts.env[host] = {**world.env, "XDG_RUNTIME_DIR": str(runtime)}
+        hosts.daemons[host] = world.start_daemon("-c", config, env=hosts.env[host])
+    for host in (1, 2):
+        hosts.wait_link(host, "up")
+        check(f"02:00:00:00:00:0{host}" in hosts.daemons[host].output(), "the NIC has not the device's MAC")
+    hosts.pingpong(["-m", "1024"])
+    hosts.stop()
+
+
+def arp_request(sender_mac, sender_ip, target_ip):
+    ip = [bytes(map(int, text.split("."))) for text in (sender_ip, target_ip)]
+    return b"\xff" * 6 + sender_mac + b"\x08\x06" + struct.pack("!HHBBH", 1, 0x0800, 6, 4, 1) + sender_mac + ip[0] + bytes(6) + ip[1]
+
+
+@case("ports/pcap-files", ("user",), limit=30)
+def _(world):
+    """What a capture asks is answered into another."""
+    hosts = Hosts(world)
+    asked, answered = world.folder / "asked.pcap", world.folder / "answered.pcap"
+    peer = b"\x02\x00\x00\x00\x00\x99"
+    frame = arp_request(peer, "10.78.0.9", "10.78.0.1")
+    asked.write_bytes(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1) + struct.pack("<IIII", 0, 0, len(frame), len(frame)) + frame)
+    asked.chmod(0o644)
+    hosts.start_daemon(1, f"rxe0,port=pcap:rx={asked},tx={answered},ip=10.78.0.1/24,mac=02:00:00:00:00:07")
+    hosts.stop()  # which writes out what the file has
+    written = answered.read_bytes()
+    reply = peer + b"\x02\x00\x00\x00\x00\x07" + b"\x08\x06" + struct.pack("!HHBBH", 1, 0x0800, 6, 4, 2)
+    check(reply in written, f"no ARP reply in the {len(written)} bytes that were written")
+
+
+@case("ports/pcap-interface", users=("root",), limit=60)
+def _(world):
+    hosts = TwoHosts(world, mtu=4200)
+    for host in (1, 2):
+        world.start_daemon("--nic", f"rxe0,port=pcap:iface=wire0,ip=10.78.0.{host}/24", namespace=hosts.names[host - 1],
+                           env=hosts.env[host - 1])
+    for mtu in ("256", "4096"):
+        hosts.pair("ibv_rc_pingpong", ["-c", "-m", mtu, "-s", "20000", "-n", "50"])
+
+
+@case("ports/tap", users=("root",), limit=90)
+def _(world):
+    """Two interfaces that daemons made, in a bridge of the kernel's, which carries jumbo frames."""
+    need_tap()
+    namespace = Namespace(world)
+    namespace.sysctl("net.ipv6.conf.all.disable_ipv6=1")
+    hosts = Hosts(world, namespace.name)
+    for host in (1, 2):
+        hosts.start_daemon(host, f"rxe0,port=tap:tap{host},ip=10.78.0.{host}/24,mtu=9000")
+    namespace.ip("link", "add", "br0", "type", "bridge")
+    for interface in ("tap1", "tap2"):
+        namespace.ip("link", "set", interface, "master", "br0")
+    namespace.ip("link", "set", "br0", "up")
+    for mtu in EVERY_PATH_MTU:
+        hosts.pingpong(["-m", mtu, "-s", "20000", "-n", "50"])
+    check("woken by its frames" in hosts.show(1), "`roci show` does not say that the port wakes")
+    watch = hosts.watch_events(1)
+    namespace.ip("link", "set", "tap1", "down")
+    expect_event(world, watch, PORT_ERR)
+    namespace.ip("link", "set", "tap1", "up")
+    expect_event(world, watch, PORT_ACTIVE)
+    watch.kill()
+    hosts.pingpong()
+    hosts.stop()
+    left = subprocess.run(["ip", "-n", namespace.name, "link"], capture_output=True, text=True, check=True).stdout
+    check("tap1" not in left, "the interface outlives its daemon")
+
+
+@case("ports/tap-of-an-ordinary-user", users=("root",), limit=60)
+def _(world):
+    """Who may not make interfaces uses one that was made for him."""
+    need_tap()
+    need_program("setpriv", "util-linux")
+    namespace = Namespace(world)
+    namespace.ip("tuntap", "add", "tap1", "mode", "tap", "user", "65534")
+    namespace.ip("link", "set", "tap1", "mtu", "4200", "up")
+    namespace.ip("addr", "add", "10.78.0.99/24", "dev", "tap1")
+    folder = world.folder / "of-nobody"
+    folder.mkdir(mode=0o700)
+    world.folder.chmod(0o755)
+    os.chown(folder, 65534, 65534)
+    socket = folder / "rocid.sock"
+    daemon = world.start("rocid", ["setpriv", "--reuid", "65534", "--clear-groups", world.product.rocid, "--socket", socket,
+                                   "--nic", "rxe0,port=tap:tap1,ip=10.78.0.1/24,mtu=4200"], namespace=namespace.name)
+    wait_for(lambda: socket.is_socket() or daemon.popen.poll() is not None, 10 * world.slow, "the daemon's socket")
+    ping(world, namespace.name, "10.78.0.1", 1000)
+    world.stop_daemon(daemon)
+
+
+PING = """
+import os, socket, struct, sys, time
+size, address = int(sys.argv[1]), sys.argv[2]
+s = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+s.settimeout(1)
+body = struct.pack("!HH", os.getpid() & 0xFFFF, 1) + os.urandom(size)
+def packet(kind):
+    total = sum(struct.unpack(f"!{(len(body) + 4) // 2}H", struct.pack("!BBH", kind, 0, 0) + body))
+    total = (total & 0xFFFF) + (total >> 16)
+    return struct.pack("!BBH", kind, 0, ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF) + body
+for attempt in range(5):
+    s.sendto(packet(8), (address, 0))
+    end = time.monotonic() + 1
+    while time.monotonic() < end:
+        try:
+            if s.recv(65536)[20:] == packet(0):
+                print("answered")
+                sys.exit(0)
+        except TimeoutError:
+            break
+sys.exit("no answer")
+"""
+
+
+def ping(world, namespace, address, size=56):
+    """An ICMP echo of `size` bytes, as the distribution's ping is not everywhere."""
+    world.run("ping", ["/usr/bin/python3", "-c", PING, str(size), address], namespace=namespace)
+
+
+def start_on_wire(hosts, kind, *options):
+    """A daemon on each host, on the veth pair."""
+    world = hosts.world
+    return [need_af_xdp(lambda host=host: world.start_daemon(
+        "--nic", ",".join([f"rxe0,port={kind}:wire0,ip=10.78.0.{host}/24", *options]), namespace=hosts.names[host - 1],
+        env=hosts.env[host - 1])) for host in (1, 2)]
+
+
+def give_side_channel(hosts):
+    """A second pair for the applications' TCP, where the daemons take every frame of the first."""
+    in_root("ip", "-n", hosts.names[0], "addr", "flush", "dev", "wire0")
+    in_root("ip", "-n", hosts.names[1], "addr", "flush", "dev", "wire0")
+    in_root("ip", "-n", hosts.names[0], "link", "add", "side0", "type", "veth", "peer", "name", "side0", "netns", hosts.names[1])
+    for number, name in enumerate(hosts.names, 1):
+        in_root("ip", "-n", name, "addr", "add", f"10.78.1.{number}/24", "dev", "side0")
+        in_root("ip", "-n", name, "link", "set", "side0", "up")
+
+
+@case("ports/af-xdp", users=("root",), limit=90)
+def _(world):
+    hosts = TwoHosts(world, mtu=3000)
+    give_side_channel(hosts)
+    daemons = start_on_wire(hosts, "af_xdp")
+    for mtu in ("256", "1024", "2048"):
+        hosts.pair("ibv_rc_pingpong", ["-c", "-m", mtu, "-s", "20000", "-n", "50"])
+    for tool in ("ib_send_bw", "ib_write_bw", "ib_read_bw"):
+        hosts.pair(tool, ["-F", "-n", "200"])
+    shown = world.run("show", [world.product.roci, "show"], env=hosts.env[0])
+    check("woken by its frames" in shown, f"`roci show` does not say that the port wakes: {shown}")
+    for daemon in daemons:
+        world.stop_daemon(daemon)
