@@ -78,7 +78,8 @@ struct PrivateData {
 };
 
 // What an application says on connecting or accepting, and is told of what the peer said (then "responder
-// resources" are what this side may take, so the two are swapped [IBTA 12.7.29, 12.7.30]).
+// resources" are what this side may take, so the two are swapped [IBTA, responder resources and initiator
+// depth]).
 struct ConnectionParameters {
   proto::Qpn qpn;
   std::optional<proto::Qkey> qkey;  // datagrams; none: that of the port space
@@ -219,7 +220,7 @@ class ConnectionManager {
   // DREQ where there is a connection; success without effect where it is already gone or not yet there.
   // A peer's DREQ is answered at once, without waiting for the application.
   [[nodiscard]] std::errc disconnect(ClientId client, IdHandle id, Time now);
-  // The application saw data before the RTU arrived [IBTA 12.9.7, communication established].
+  // The application saw data before the RTU arrived [IBTA, communication established].
   [[nodiscard]] std::errc notify_established(ClientId client, IdHandle id, Time now);
 
   // What to tell modify_qp for the next state; EINVAL: this state is not to be had now.

@@ -209,6 +209,7 @@ void ConnectionManager::Impl::raise(const Endpoint& endpoint, EventKind kind, st
   Event event;
   event.kind = kind;
   event.status = status;
+  if (kind == EventKind::kRejected) event.parameters = ConnectionParameters{};  // with no words
   raise(endpoint, std::move(event));
 }
 

@@ -220,7 +220,11 @@ TEST_CASE("a REP that names a queue pair that is connected already") {
   rep.local_comm_id = proto::CommunicationId{0x99};
   rep.remote_comm_id = std::get<proto::CmReq>(peer.heard().at(0)).local_comm_id;
   peer.say(rep);
-  CHECK(peer.outcome() == "REJ 10 +rejected");
+  CHECK(static_cast<int>(std::get<proto::CmRej>(peer.heard().at(0)).reason) == 10);
+  const auto event = host.expect(EventKind::kRejected);
+  CHECK(event.id == id);
+  CHECK(event.status == 10);
+  CHECK(std::get<roci::emulator::cm::ConnectionParameters>(event.parameters).private_data.length_bytes == 0);
   CHECK(peer.cm().conversations() == 1);
 }
 
