@@ -23,7 +23,7 @@ constexpr const char* kDescription =
     "applications reach it through `roci run -- APPLICATION`.";
 
 constexpr const char* kExamples = R"(
-NICs: NAME[,port=PORT][,ip=ADDRESS/PREFIX]...[,mac=MAC][,mtu=BYTES][,kernel=NAME]
+NICs: NAME[,port=PORT][,ip=ADDRESS/PREFIX]...[,mac=MAC][,mtu=BYTES][,kernel=NAME][,gso=on]
   NAME   rxe followed by a number
   PORT   fabric                joined with the daemon's other NICs on the fabric (default)
          af_packet:INTERFACE   beside the kernel on a network interface; needs root or CAP_NET_RAW
@@ -42,6 +42,7 @@ NICs: NAME[,port=PORT][,ip=ADDRESS/PREFIX]...[,mac=MAC][,mtu=BYTES][,kernel=NAME
          NICs with the same port share it, each with a MAC of its own
   ip     may be repeated; on an interface the default is its own addresses; not with udp
   kernel makes an interface NAME with the NIC's MAC and addresses, for all traffic that is not RoCE
+  gso    with udp: the kernel cuts runs of packets, at half the cost; see dpdk_port/README.md
 
 Examples:
   two NICs on the virtual fabric, as an ordinary user

@@ -44,6 +44,11 @@ std::string parse_mtu(std::string_view text, NicSpec& nic) {
   return {};
 }
 
+std::string parse_gso(std::string_view text, NicSpec& nic) {
+  nic.gso = text == "on";
+  return nic.gso || text == "off" ? std::string() : fmt::format("gso '{}' is neither on nor off", text);
+}
+
 std::string add_address(std::string_view text, NicSpec& nic) {
   auto address = parse_address(text);
   if (!address) return address.error();
@@ -280,6 +285,12 @@ std::string read_nic(const toml::table& table, NicSpec& nic) {
       {"kernel", text_setter([&](std::string_view text) { return set_kernel_interface(text, nic); })},
       {"ip", texts_setter([&](std::string_view text) { return add_address(text, nic); })},
       {"mac", text_setter([&](std::string_view text) { return set_mac(text, nic); })},
+      {"gso",
+       [&](const toml::node& node) {
+         const auto value = node.value_exact<bool>();
+         nic.gso = value.value_or(false);
+         return std::string(value ? "" : "must be true or false");
+       }},
       {"mtu",
        [&](const toml::node& node) {
          const auto mtu = integer(node, kMinMtuBytes, kMaxMtuBytes);
@@ -310,6 +321,7 @@ std::string read_nics(const toml::node& node, DaemonConfig& config) {
 // What does not go with a NIC's port; or empty.
 std::string check_port(const NicSpec& nic) {
   if (nic.port != PortKind::kUdp) {
+    if (nic.gso) return fmt::format("{}: gso= is for udp ports", nic.name);
     if (is_on_interface(nic) || !nic.addresses.empty()) return {};
     return one_line(fmt::format("{}: a NIC on {} needs an ip=ADDRESS/PREFIX", nic.name,
                                 nic.port == PortKind::kFabric ? "the fabric" : nic.port_text));
@@ -317,6 +329,8 @@ std::string check_port(const NicSpec& nic) {
   if (!nic.addresses.empty())
     return fmt::format("{}: port=udp:{} names the NIC's one address; leave out ip=", nic.name,
                        to_text(nic.local_address));
+  if (!nic.kernel_interface.empty())
+    return fmt::format("{}: what is not RoCE never comes to a udp port; leave out kernel=", nic.name);
   if (nic.mac) return fmt::format("{}: a NIC on a udp port has no MAC of its own; leave out mac=", nic.name);
   return {};
 }
@@ -417,8 +431,10 @@ Parsed<NicSpec> parse_nic(std::string_view text) {
         error = parse_mtu(value, nic);
       else if (key == "kernel")
         error = set_kernel_interface(value, nic);
+      else if (key == "gso")
+        error = parse_gso(value, nic);
       else
-        error = fmt::format("unknown key '{}'; there are port, ip, mac, mtu and kernel", key);
+        error = fmt::format("unknown key '{}'; there are port, ip, mac, mtu, kernel and gso", key);
       if (!error.empty()) return fail(std::move(error));
     }
     at = comma + 1;

@@ -93,7 +93,9 @@ class Opening {
       case PortKind::kDevice:
         return device(first().spec.device, true);
       case PortKind::kUdp:
-        return open_udp({first().spec.local_address, first().interface.index, first().config.mac}, pool_);
+        return open_udp(
+            {first().spec.local_address, first().interface.index, first().config.mac, first().spec.gso},
+            pool_);
     }
     std::abort();
   }

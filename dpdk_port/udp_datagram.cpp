@@ -104,9 +104,12 @@ IcrcVerdict FrameBuilder::build(std::span<std::byte> frame, const IncomingDatagr
     actual = *solved;
     set_identity(ip, actual, header);
   }
-  peer.step = actual.identification == peer.last.identification ? 0 : 1;
+  const auto step = static_cast<std::uint16_t>(actual.identification - peer.last.identification);
+  const bool goes_on = step <= 1 && actual.dont_fragment == peer.last.dont_fragment;
+  const bool begins = actual == Ipv4Identity{};  // as each run of packets does that a kernel's socket sends
   peer.last = actual;
-  return actual == expected ? IcrcVerdict::kPredicted : IcrcVerdict::kSolved;
+  peer.step = step == 0 ? 0 : 1;
+  return goes_on || begins ? IcrcVerdict::kPredicted : IcrcVerdict::kSolved;
 }
 
 }  // namespace roci::dpdk_port

@@ -54,7 +54,7 @@ struct IncomingDatagram {
 };
 
 enum class IcrcVerdict : std::uint8_t {
-  kPredicted,  // right with the IP id and DF that were expected
+  kPredicted,  // right with the peer's last IP id, the next one, or 0
   kSolved,     // right with others [1 of 2^15 damaged packets would be]
   kExact,      // nothing had to be found: IPv6. Not looked at here, but by the engine
   kUnsolved,   // wrong with any

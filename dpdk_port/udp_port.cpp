@@ -14,7 +14,9 @@
 #include <chrono>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -42,6 +44,9 @@ constexpr int kPortTries = 64;               // for a free one, before the kerne
 constexpr int kSocketBufferBytes = 4 << 20;  // asked for; the kernel has a limit of its own
 constexpr std::size_t kMaxGroups = 256;      // multicast groups; a socket each
 constexpr auto kSendPatience = std::chrono::milliseconds(10);
+constexpr std::size_t kSpillBytes = 65536;                      // a datagram has no more
+constexpr std::size_t kMaxSegments = 64, kMaxGsoBytes = 65000;  // the kernel's limits for UDP_SEGMENT
+constexpr int kUdpSegment = 103, kUdpGro = 104;
 constexpr int kNoCheck6Rx = 102;  // UDP_NO_CHECK6_RX
 
 std::string udp_error(const char* what) {
@@ -101,19 +106,25 @@ void enlarge_buffer(const UniqueFd& fd, int forced, int ordinary) {
     (void)set_option(fd, SOL_SOCKET, ordinary, kSocketBufferBytes);
 }
 
-// Two control messages with an int each: traffic class and hop limit.
+// Three control messages with at most an int each: traffic class, hop limit, and of several datagrams in one
+// the length of each.
 struct alignas(cmsghdr) Control {
-  static constexpr std::size_t kBytes = 2 * CMSG_SPACE(sizeof(int));
+  static constexpr std::size_t kPlainBytes = 2 * CMSG_SPACE(sizeof(int)),
+                               kBytes = 3 * CMSG_SPACE(sizeof(int));
   std::array<char, kBytes> bytes{};
 };
 
 class UdpPort final : public Port {
  public:
   UdpPort(const UdpPortConfig& config, rte_mempool* pool)
-      : config_(config), is_ipv6_(!config.address.is_ipv4()), pool_(pool) {}
+      : config_(config), is_ipv6_(!config.address.is_ipv4()), pool_(pool), gso_(config.gso) {
+    ready_.reserve(kUdpBurst * kMaxSegments);
+  }
 
   ~UdpPort() override {
     rte_pktmbuf_free_bulk(waiting_.data() + empty_, static_cast<unsigned>(kUdpBurst - empty_));
+    for (std::size_t i = handed_out_; i < ready_.size(); ++i)
+      rte_pktmbuf_free(ready_[i]);
   }
 
   // The reason why not, or empty.
@@ -143,10 +154,16 @@ class UdpPort final : public Port {
   }
 
   std::size_t receive(rte_mbuf** out, std::size_t max) override {
-    max = std::min(max, kUdpBurst);
-    std::size_t got = receive_from(receiver_, config_.address, out, max);
-    if (has_groups_.load(std::memory_order_relaxed)) got += receive_from_groups(out + got, max - got);
-    return got;
+    if (handed_out_ == ready_.size()) {
+      ready_.clear();
+      handed_out_ = 0;
+      receive_from(receiver_, config_.address);
+      if (has_groups_.load(std::memory_order_relaxed)) receive_from_groups();
+    }
+    const std::size_t count = std::min(max, ready_.size() - handed_out_);
+    std::copy_n(ready_.begin() + static_cast<std::ptrdiff_t>(handed_out_), count, out);
+    handed_out_ += count;
+    return count;
   }
 
   // A socket a group, bound to it: the kernel is in the group already (kernel_groups.h).
@@ -178,30 +195,31 @@ class UdpPort final : public Port {
   std::size_t send(rte_mbuf** frames, std::size_t count) override {
     std::size_t done = 0;
     while (done < count) {
-      std::size_t run = 0;
-      Sender* sender = nullptr;
-      for (; done + run < count && run < kUdpBurst; ++run) {
-        Sender* const its = fill_send(run, *frames[done + run]);
-        if (its == nullptr || (sender != nullptr && its != sender)) break;
-        sender = its;
-      }
-      if (run == 0) {
+      const std::size_t messages = fill_messages(frames + done, std::min(count - done, kUdpBurst));
+      if (messages == 0) {
         add(unsendable_);
         rte_pktmbuf_free(frames[done++]);
         continue;
       }
-      const int sent = sendmmsg(sender->fd.get(), to_send_.data(), static_cast<unsigned>(run),
+      const int sent = sendmmsg(sender_->fd.get(), to_send_.data(), static_cast<unsigned>(messages),
                                 MSG_DONTWAIT | MSG_NOSIGNAL);
       if (sent > 0) {
-        rte_pktmbuf_free_bulk(frames + done, static_cast<unsigned>(sent));
-        done += static_cast<std::size_t>(sent);
+        for (int i = 0; i < sent; ++i) {
+          if (frames_in_[static_cast<std::size_t>(i)] > 1) add(gso_runs_);
+          rte_pktmbuf_free_bulk(frames + done,
+                                static_cast<unsigned>(frames_in_[static_cast<std::size_t>(i)]));
+          done += frames_in_[static_cast<std::size_t>(i)];
+        }
         is_stuck_ = false;
       } else if (errno == EAGAIN && !has_lost_patience()) {
         add(send_waits_);
         return done;
+      } else if (frames_in_[0] > 1 && (errno == EIO || errno == EINVAL)) {
+        gso_ = false;               // the kernel or the way out cannot: one by one from now on
       } else if (errno != EINTR) {  // of the first one: no route, too long, refused by a filter...
         add(send_errors_);
-        rte_pktmbuf_free(frames[done++]);
+        rte_pktmbuf_free_bulk(frames + done, static_cast<unsigned>(frames_in_[0]));
+        done += frames_in_[0];
       }
     }
     return done;
@@ -222,11 +240,14 @@ class UdpPort final : public Port {
             {"icrc_solved", value(icrc_solved_)},
             {"icrc_unsolved", value(icrc_unsolved_)},
             {"too_long_datagrams", value(too_long_)},
+            {"empty_datagrams", value(empty_datagrams_)},
+            {"no_buffer", value(no_buffer_)},
             {"receive_overflows", memory[SK_MEMINFO_DROPS]},
             {"receive_errors", value(receive_errors_)},
             {"send_errors", value(send_errors_)},
             {"send_waits", value(send_waits_)},
-            {"unsendable_frames", value(unsendable_)}};
+            {"unsendable_frames", value(unsendable_)},
+            {"gso_runs", value(gso_runs_)}};
   }
 
  private:
@@ -272,6 +293,7 @@ class UdpPort final : public Port {
                        set_option(fd, IPPROTO_UDP, kNoCheck6Rx, 1)  // legal for RoCE v2
                  : set_option(fd, IPPROTO_IP, IP_RECVTOS, 1) && set_option(fd, IPPROTO_IP, IP_RECVTTL, 1);
     if (!good) return udp_error("UDP socket options");
+    (void)set_option(fd, IPPROTO_UDP, kUdpGro, 1);  // Linux 5.0; else they come one by one
     enlarge_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF);
     return {};
   }
@@ -310,37 +332,37 @@ class UdpPort final : public Port {
 
   // ---- receiving -----------------------------------------------------------------------------------
 
-  std::size_t receive_from(const UniqueFd& fd, const Gid& destination, rte_mbuf** out, std::size_t max) {
-    if (!refill()) return 0;
-    const int got = recvmmsg(fd.get(), received_.data(), static_cast<unsigned>(max), MSG_DONTWAIT, nullptr);
+  // Reads a burst into ready_.
+  void receive_from(const UniqueFd& fd, const Gid& destination) {
+    if (!refill()) return;
+    const int got = recvmmsg(fd.get(), received_.data(), kUdpBurst, MSG_DONTWAIT, nullptr);
     if (got <= 0) {
       if (got < 0 && errno != EAGAIN && errno != EINTR) add(receive_errors_);
-      return 0;
-    }
-    std::size_t kept = 0;
-    for (std::size_t i = 0; i < static_cast<std::size_t>(got); ++i) {
-      rte_mbuf* const mbuf = waiting_[i];
-      if (make_frame(i, *mbuf, destination))
-        out[kept++] = mbuf;
-      else
-        rte_pktmbuf_free(mbuf);
+      return;
     }
     empty_ = static_cast<std::size_t>(got);
-    return kept;
+    for (std::size_t i = 0; i < empty_; ++i) {
+      IncomingDatagram datagram;
+      datagram.source = received_from_[i].gid();
+      datagram.destination = destination;
+      datagram.source_port = received_from_[i].port();
+      datagram.source_mac = emulator::made_up_mac(datagram.source);
+      datagram.destination_mac =
+          emulator::is_multicast(destination) ? emulator::multicast_mac(destination) : config_.mac;
+      make_frames(i, datagram);
+    }
   }
 
-  std::size_t receive_from_groups(rte_mbuf** out, std::size_t max) {
-    std::array<epoll_event, 8> ready;
-    const int count = epoll_wait(group_epoll_.get(), ready.data(), static_cast<int>(ready.size()), 0);
-    if (count <= 0) return 0;
+  void receive_from_groups() {
+    std::array<epoll_event, 8> events;
+    const int count = epoll_wait(group_epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
+    if (count <= 0) return;
     const std::lock_guard lock(groups_mutex_);
-    std::size_t got = 0;
-    for (std::size_t i = 0; i < static_cast<std::size_t>(count) && got < max; ++i) {
+    for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
       const auto group = std::find_if(groups_.begin(), groups_.end(),
-                                      [&](const Group& one) { return one.fd.get() == ready[i].data.fd; });
-      if (group != groups_.end()) got += receive_from(group->fd, group->gid, out + got, max - got);
+                                      [&](const Group& one) { return one.fd.get() == events[i].data.fd; });
+      if (group != groups_.end()) receive_from(group->fd, group->gid);
     }
-    return got;
   }
 
   // The first `empty_` places have no mbuf. False: there are none to be had.
@@ -349,14 +371,15 @@ class UdpPort final : public Port {
     if (rte_pktmbuf_alloc_bulk(pool_, waiting_.data(), static_cast<unsigned>(empty_)) != 0) return false;
     const std::size_t headers = headers_before_bth(is_ipv6_);
     for (std::size_t i = 0; i < empty_; ++i) {
-      received_iov_[i] = {rte_pktmbuf_mtod(waiting_[i], std::byte*) + headers,
-                          rte_pktmbuf_tailroom(waiting_[i]) - headers};
+      received_iov_[i] = {iovec{rte_pktmbuf_mtod(waiting_[i], std::byte*) + headers,
+                                rte_pktmbuf_tailroom(waiting_[i]) - headers},
+                          iovec{spill_of(i), kSpillBytes}};
       msghdr& message = received_[i].msg_hdr;
       message = {};
       message.msg_name = &received_from_[i].storage;
       message.msg_namelen = sizeof received_from_[i].storage;
-      message.msg_iov = &received_iov_[i];
-      message.msg_iovlen = 1;
+      message.msg_iov = received_iov_[i].data();
+      message.msg_iovlen = received_iov_[i].size();
       message.msg_control = received_control_[i].bytes.data();
       message.msg_controllen = Control::kBytes;
     }
@@ -364,27 +387,43 @@ class UdpPort final : public Port {
     return true;
   }
 
-  // False: it is none of ours.
-  bool make_frame(std::size_t i, rte_mbuf& mbuf, const Gid& destination) {
-    const mmsghdr& message = received_[i];
-    IncomingDatagram datagram;
-    datagram.source = received_from_[i].gid();
+  // Of the message in place `i`, whose mbuf it takes: a datagram, or several of one length, the last perhaps
+  // shorter, that the kernel has put together.
+  void make_frames(std::size_t i, IncomingDatagram& datagram) {
+    rte_mbuf* const mbuf = waiting_[i];
+    const std::size_t headers = headers_before_bth(is_ipv6_);
+    const std::size_t room = received_iov_[i][0].iov_len, total = received_[i].msg_len;
+    const std::size_t each = read_control(received_[i].msg_hdr, datagram).value_or(total);
     // What we sent to a group ourselves is handed back; its other QPs here have it already.
-    if (datagram.source == config_.address) return false;
-    if ((message.msg_hdr.msg_flags & MSG_TRUNC) != 0) {  // longer than the MTU
-      add(too_long_);
-      return false;
+    const bool is_own = datagram.source == config_.address;
+    const bool is_too_long = each > room || (received_[i].msg_hdr.msg_flags & MSG_TRUNC) != 0;
+    if (is_own || is_too_long || each == 0) {
+      if (!is_own) add(is_too_long ? too_long_ : empty_datagrams_);
+      rte_pktmbuf_free(mbuf);
+      return;
     }
-    datagram.destination = destination;
-    datagram.source_port = received_from_[i].port();
-    datagram.source_mac = emulator::made_up_mac(datagram.source);
-    datagram.destination_mac =
-        emulator::is_multicast(destination) ? emulator::multicast_mac(destination) : config_.mac;
-    read_control(message.msg_hdr, datagram);
-    const std::size_t bytes = headers_before_bth(is_ipv6_) + message.msg_len;
-    mbuf.data_len = static_cast<std::uint16_t>(bytes);
-    mbuf.pkt_len = static_cast<std::uint32_t>(bytes);
-    switch (builder_.build({rte_pktmbuf_mtod(&mbuf, std::byte*), bytes}, datagram)) {
+    make_frame(mbuf, std::min(each, total), datagram);
+    const std::byte* const inside = rte_pktmbuf_mtod(mbuf, const std::byte*) + headers;
+    for (std::size_t at = each; at < total; at += each) {
+      const std::size_t bytes = std::min(each, total - at);
+      rte_mbuf* const next = rte_pktmbuf_alloc(pool_);
+      if (next == nullptr) {
+        add(no_buffer_);
+        continue;
+      }
+      std::byte* const to = rte_pktmbuf_mtod(next, std::byte*) + headers;
+      const std::size_t first = at < room ? std::min(bytes, room - at) : 0;
+      std::memcpy(to, inside + at, first);
+      std::memcpy(to + first, spill_of(i) + (at + first - room), bytes - first);
+      make_frame(next, bytes, datagram);
+    }
+  }
+
+  void make_frame(rte_mbuf* mbuf, std::size_t payload_bytes, const IncomingDatagram& datagram) {
+    const std::size_t bytes = headers_before_bth(is_ipv6_) + payload_bytes;
+    mbuf->data_len = static_cast<std::uint16_t>(bytes);
+    mbuf->pkt_len = static_cast<std::uint32_t>(bytes);
+    switch (builder_.build({rte_pktmbuf_mtod(mbuf, std::byte*), bytes}, datagram)) {
       case IcrcVerdict::kPredicted:
         add(icrc_predicted_);
         break;
@@ -397,23 +436,30 @@ class UdpPort final : public Port {
       case IcrcVerdict::kExact:
         break;
     }
-    return true;  // the engine judges, and counts
+    ready_.push_back(mbuf);  // the engine judges, and counts
   }
 
-  static void read_control(const msghdr& message, IncomingDatagram& datagram) {
-    for (const cmsghdr* control = CMSG_FIRSTHDR(&message); control != nullptr;
-         control = CMSG_NXTHDR(const_cast<msghdr*>(&message), const_cast<cmsghdr*>(control))) {
+  // Of several datagrams in one, the bytes of each.
+  static std::optional<std::size_t> read_control(const msghdr& message, IncomingDatagram& datagram) {
+    std::optional<std::size_t> each;
+    for (cmsghdr* control = CMSG_FIRSTHDR(&message); control != nullptr;
+         control = CMSG_NXTHDR(const_cast<msghdr*>(&message), control)) {
       int value = 0;  // IPv4's traffic class is a byte, all else an int
-      const bool is_byte = control->cmsg_len == CMSG_LEN(1);
-      if (is_byte)
+      if (control->cmsg_len == CMSG_LEN(1))
         value = *CMSG_DATA(control);
       else
         std::memcpy(&value, CMSG_DATA(control), sizeof value);
-      const bool is_class = control->cmsg_level == IPPROTO_IP ? control->cmsg_type == IP_TOS
-                                                              : control->cmsg_type == IPV6_TCLASS;
-      (is_class ? datagram.traffic_class : datagram.hop_limit) = static_cast<std::uint8_t>(value);
+      if (control->cmsg_level == IPPROTO_UDP)
+        each = static_cast<std::size_t>(value);
+      else if (control->cmsg_type == (control->cmsg_level == IPPROTO_IP ? IP_TOS : IPV6_TCLASS))
+        datagram.traffic_class = static_cast<std::uint8_t>(value);
+      else
+        datagram.hop_limit = static_cast<std::uint8_t>(value);
     }
+    return each;
   }
+
+  [[nodiscard]] std::byte* spill_of(std::size_t i) const { return spill_.get() + i * kSpillBytes; }
 
   // ---- sending -------------------------------------------------------------------------------------
 
@@ -421,8 +467,6 @@ class UdpPort final : public Port {
   void prepare_send(std::size_t i) {
     msghdr& message = to_send_[i].msg_hdr;
     message.msg_name = &send_to_[i].storage;
-    message.msg_iov = send_iov_[i].data();
-    message.msg_iovlen = send_iov_[i].size();
     message.msg_control = send_control_[i].bytes.data();
     message.msg_controllen = Control::kBytes;
     cmsghdr* control = CMSG_FIRSTHDR(&message);
@@ -432,27 +476,63 @@ class UdpPort final : public Port {
       control->cmsg_len = CMSG_LEN(sizeof(int));
       control = CMSG_NXTHDR(&message, control);
     }
+    control->cmsg_level = IPPROTO_UDP;
+    control->cmsg_type = kUdpSegment;
+    control->cmsg_len = CMSG_LEN(sizeof(std::uint16_t));
   }
 
-  // The socket to send it from; null: the kernel's socket cannot send this.
-  Sender* fill_send(std::size_t i, const rte_mbuf& mbuf) {
-    const auto datagram = parse_outgoing(bytes_of(&mbuf));
-    if (!datagram || datagram->source != config_.address) return nullptr;
-    Sender& sender = senders_[datagram->source_port % kSenders];
-    constexpr Ipv4Identity kAsSent{0, true};
-    send_icrc_[i] = datagram->icrc_as_sent(sender.port, kAsSent);
-    send_to_[i] = SocketAddress(datagram->destination, proto::kRoceV2Port);
-    to_send_[i].msg_hdr.msg_namelen = send_to_[i].length;
-    send_iov_[i] = {iovec{const_cast<std::byte*>(datagram->payload.data()), datagram->payload.size()},
-                    iovec{send_icrc_[i].data(), send_icrc_[i].size()}};
+  // Messages of the first frames that go out by one socket, sender_; 0: no socket can send the first.
+  std::size_t fill_messages(rte_mbuf** frames, std::size_t count) {
+    std::size_t messages = 0;
+    std::optional<OutgoingDatagram> first;  // of the last message
+    std::size_t segments = 0, bytes = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto datagram = parse_outgoing(bytes_of(frames[i]));
+      if (!datagram || datagram->source != config_.address) break;
+      Sender* const sender = &senders_[datagram->source_port % kSenders];
+      if (messages != 0 && sender != sender_) break;
+      sender_ = sender;
+      const std::size_t length = datagram->payload.size() + proto::Icrc::kSize;
+      const bool joins =
+          gso_ && first && segments != kMaxSegments && bytes + length <= kMaxGsoBytes &&
+          bytes == segments * (first->payload.size() + proto::Icrc::kSize) &&
+          datagram->payload.size() <= first->payload.size() && datagram->destination == first->destination &&
+          datagram->traffic_class == first->traffic_class && datagram->hop_limit == first->hop_limit;
+      if (!joins) {
+        first = datagram;
+        segments = bytes = 0;
+        start_message(messages++, i, *datagram);
+      }
+      // What the kernel sends as one has id 0, what it cuts has its number.
+      send_icrc_[i] = datagram->icrc_as_sent(sender->port, {static_cast<std::uint16_t>(segments), true});
+      send_iov_[i] = {iovec{const_cast<std::byte*>(datagram->payload.data()), datagram->payload.size()},
+                      iovec{send_icrc_[i].data(), send_icrc_[i].size()}};
+      bytes += length;
+      frames_in_[messages - 1] = ++segments;
+      msghdr& message = to_send_[messages - 1].msg_hdr;
+      message.msg_iovlen = segments * send_iov_[i].size();
+      if (segments == 2) message.msg_controllen = Control::kBytes;  // with the length of each
+    }
+    return messages;
+  }
+
+  // In place `i`, and with it the length of each if it becomes several, which counts from the second on.
+  void start_message(std::size_t i, std::size_t first_frame, const OutgoingDatagram& datagram) {
+    msghdr& message = to_send_[i].msg_hdr;
+    send_to_[i] = SocketAddress(datagram.destination, proto::kRoceV2Port);
+    message.msg_namelen = send_to_[i].length;
+    message.msg_iov = send_iov_[first_frame].data();  // that of the next frame follows in memory
+    message.msg_controllen = Control::kBytes;
     // A hop limit of 0 is refused; 1 comes as far.
-    const int values[] = {datagram->traffic_class, std::max<int>(datagram->hop_limit, 1)};
-    cmsghdr* control = CMSG_FIRSTHDR(&to_send_[i].msg_hdr);
+    const int values[] = {datagram.traffic_class, std::max<int>(datagram.hop_limit, 1)};
+    cmsghdr* control = CMSG_FIRSTHDR(&message);
     for (const int value : values) {
       std::memcpy(CMSG_DATA(control), &value, sizeof value);
-      control = CMSG_NXTHDR(&to_send_[i].msg_hdr, control);
+      control = CMSG_NXTHDR(&message, control);
     }
-    return &sender;
+    const auto each = static_cast<std::uint16_t>(datagram.payload.size() + proto::Icrc::kSize);
+    std::memcpy(CMSG_DATA(control), &each, sizeof each);
+    message.msg_controllen = Control::kPlainBytes;
   }
 
   // One socket's buffer may be full for long, of datagrams to a peer that the kernel looks for; the others'
@@ -480,11 +560,19 @@ class UdpPort final : public Port {
   std::size_t empty_ = kUdpBurst;
   std::array<rte_mbuf*, kUdpBurst> waiting_{};
   std::array<mmsghdr, kUdpBurst> received_{};
-  std::array<iovec, kUdpBurst> received_iov_{};
+  std::array<std::array<iovec, 2>, kUdpBurst> received_iov_{};  // mbuf, spill
   std::array<SocketAddress, kUdpBurst> received_from_;
   std::array<Control, kUdpBurst> received_control_;
 
+  // Behind what the first mbuf of a message takes.
+  const std::unique_ptr<std::byte[]> spill_{new std::byte[kUdpBurst * kSpillBytes]};
+  std::vector<rte_mbuf*> ready_;  // frames, of which so many are handed out
+  std::size_t handed_out_ = 0;
+
+  bool gso_;
+  Sender* sender_ = nullptr;
   std::array<mmsghdr, kUdpBurst> to_send_{};
+  std::array<std::size_t, kUdpBurst> frames_in_{};  // of a message
   std::array<std::array<iovec, 2>, kUdpBurst> send_iov_{};
   std::array<SocketAddress, kUdpBurst> send_to_;
   std::array<Control, kUdpBurst> send_control_;
@@ -492,8 +580,8 @@ class UdpPort final : public Port {
   bool is_stuck_ = false;
   std::chrono::steady_clock::time_point stuck_since_;
 
-  Counter icrc_predicted_{0}, icrc_solved_{0}, icrc_unsolved_{0}, too_long_{0}, receive_errors_{0},
-      send_errors_{0}, send_waits_{0}, unsendable_{0};
+  Counter icrc_predicted_{0}, icrc_solved_{0}, icrc_unsolved_{0}, too_long_{0}, empty_datagrams_{0},
+      no_buffer_{0}, gso_runs_{0}, receive_errors_{0}, send_errors_{0}, send_waits_{0}, unsendable_{0};
 };
 
 }  // namespace

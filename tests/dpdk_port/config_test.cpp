@@ -160,7 +160,7 @@ TEST_CASE("a wrong NIC is refused with the reason") {
       {"rxe0,port=ring:a_b", "ring 'a_b' is not a name of at most 12 letters and digits"},
       {"rxe0,port=dev:", "'' is not the name of a DPDK device"},
       {"rxe0,port=dev:iface=eth0", "'iface=eth0' is not the name of a DPDK device"},
-      {"rxe0,port=tap:tap0,iface=eth0", "unknown key 'iface'; there are port, ip, mac, mtu and kernel"},
+      {"rxe0,port=tap:tap0,iface=eth0", "unknown key 'iface'; there are port, ip, mac, mtu, kernel and gso"},
       {"rxe0,port=tap:tap0,kernel=a/b", "'a/b' is not the name of an interface"},
       {"rxe0,port=af_packet:", "is not the name of an interface"},
       {"rxe0,port=af_packet:0123456789abcdef", "is not the name of an interface"},
@@ -171,6 +171,7 @@ TEST_CASE("a wrong NIC is refused with the reason") {
       {"rxe0,port=udp:::", "is not the address of one host"},
       {"rxe0,port=udp:::ffff:10.0.0.2", "is not the address of one host"},
       {"rxe0,port=udp:10.0.0.2/24", "udp takes an address without a prefix length"},
+      {"rxe0,port=udp:10.0.0.2,gso=yes", "gso 'yes' is neither on nor off"},
       {"rxe0,port=udp:fe80::1", "udp cannot have a link-local address"},
   }));
   CAPTURE(text);
@@ -188,6 +189,12 @@ TEST_CASE("a NIC on UDP sockets has its port's address and nothing else") {
         "rxe0: port=udp:10.0.0.2 names the NIC's one address; leave out ip=");
   CHECK(check(config_of({"rxe0,port=udp:10.0.0.2,mac=02:00:00:00:00:01"})) ==
         "rxe0: a NIC on a udp port has no MAC of its own; leave out mac=");
+  CHECK(check(config_of({"rxe0,port=udp:10.0.0.2,kernel=tap0"})) ==
+        "rxe0: what is not RoCE never comes to a udp port; leave out kernel=");
+  CHECK(check(config_of({"rxe0,ip=10.0.0.2/24,gso=on"})) == "rxe0: gso= is for udp ports");
+  CHECK_FALSE(nic->gso);
+  CHECK(parse_nic("rxe0,port=udp:10.0.0.2,gso=on")->gso);
+  CHECK_FALSE(parse_nic("rxe0,port=udp:10.0.0.2,gso=off")->gso);
   for (const char* other : {"rxe1,port=udp:10.0.0.2", "rxe1,ip=10.0.0.2/24"}) {
     CHECK(check(config_of({"rxe0,port=udp:10.0.0.2", other})) ==
           "rxe1: address 10.0.0.2 is already that of rxe0");
