@@ -238,19 +238,21 @@ def _(world):
 def _(world):
     """The kernel's Soft-RoCE is content, and its packets are read though their IP ids are not seen."""
     lab = RxeLab(world)
-    daemon = world.start_daemon("--nic", f"rxe0,port=udp:{lab.HOST_TCP_IP}", namespace=lab.NAMESPACE)
-    file = world.folder / "rxe.pcap"
-    with Sniffer(world, lab.NAMESPACE, "br0", file):
-        for guest_serves in (False, True):
-            pingpong_with_guest(world, lab, ["-n", "100"], guest_serves)
-            pingpong_with_guest(world, lab, ["-n", "20", "-m", "4096", "-s", "50000"], guest_serves)
-    counters = world.show(lab.NAMESPACE)["counters"]["rxe0"]
-    seen = packets_in(world, file)
-    passed = counters["tx_roce_packets"] + counters["rx_roce_packets"]
-    check(seen == passed, f"roce-dump sees {seen} packets, the engine sent and received {passed}")
-    check(counters["dropped"]["bad_icrc"] == 0 and counters["rx_roce_packets"] ==
-          counters["udp"]["icrc_predicted"] + counters["udp"]["icrc_solved"], f"not every packet was found intact: {counters}")
-    world.stop_daemon(daemon)
+    for address, guest_gid in ((lab.HOST_TCP_IP, IPV4_GID), ("fd77::1", "2")):
+        daemon = world.start_daemon("--nic", f"rxe0,port=udp:{address}", namespace=lab.NAMESPACE)
+        file = world.folder / f"rxe-gid-{guest_gid}.pcap"
+        with Sniffer(world, lab.NAMESPACE, "br0", file):
+            for guest_serves in (False, True):
+                pingpong_with_guest(world, lab, ["-n", "100"], guest_serves, guest_gid)
+                pingpong_with_guest(world, lab, ["-n", "20", "-m", "4096", "-s", "50000"], guest_serves, guest_gid)
+        counters = world.show(lab.NAMESPACE)["counters"]["rxe0"]
+        seen = packets_in(world, file)
+        passed = counters["tx_roce_packets"] + counters["rx_roce_packets"]
+        check(seen == passed, f"roce-dump sees {seen} packets, the engine sent and received {passed}")
+        found = counters["udp"]["icrc_predicted"] + counters["udp"]["icrc_solved"]
+        check(counters["dropped"]["bad_icrc"] == 0 and found == (counters["rx_roce_packets"] if guest_gid == IPV4_GID else 0),
+              f"not every packet was found intact: {counters}")
+        world.stop_daemon(daemon)
 
 
 @case("udp/multicast", limit=90)

@@ -322,20 +322,21 @@ class RxeLab:
         return self.script("sh", "-t", str(seconds), "1", command)
 
 
-def pingpong_with_guest(world, lab, options, guest_serves):
+def pingpong_with_guest(world, lab, options, guest_serves, guest_gid=IPV4_GID):
     port = free_port()
-    common = ["ibv_rc_pingpong", "-d", "rxe0", "-g", IPV4_GID, "-c", "-p", str(port), *options]
+    common = ["ibv_rc_pingpong", "-d", "rxe0", "-c", "-p", str(port), *options]
+    on_guest = [*common, "-g", guest_gid]
 
     def ours(*more):
-        return world.start("pingpong-ours", world.under_roci(None, [*common, *more]), namespace=lab.NAMESPACE)
+        return world.start("pingpong-ours", world.under_roci(None, [*common, "-g", IPV4_GID, *more]), namespace=lab.NAMESPACE)
     if guest_serves:
-        server = lab.guest(" ".join(common))
+        server = lab.guest(" ".join(on_guest))
         wait_for(lambda: lab.guest(f"netstat -ltn | grep -q ':{port} '").wait(20) == 0, 20, "the guest's server", pause=0.05)
         client = ours(lab.GUEST_IP)
     else:
         server = ours()
         world.wait_listening(server, port)
-        client = lab.guest(" ".join([*common, lab.HOST_TCP_IP]))
+        client = lab.guest(" ".join([*on_guest, lab.HOST_TCP_IP]))
     client.succeed(60 * world.slow)
     server.succeed(30 * world.slow)
     for side in (server, client):
