@@ -203,23 +203,21 @@ class UdpPort final : public Port {
       }
       const int sent = sendmmsg(sender_->fd.get(), to_send_.data(), static_cast<unsigned>(messages),
                                 MSG_DONTWAIT | MSG_NOSIGNAL);
+      const int error = errno;
       if (sent > 0) {
-        for (int i = 0; i < sent; ++i) {
-          if (frames_in_[static_cast<std::size_t>(i)] > 1) add(gso_runs_);
-          rte_pktmbuf_free_bulk(frames + done,
-                                static_cast<unsigned>(frames_in_[static_cast<std::size_t>(i)]));
-          done += frames_in_[static_cast<std::size_t>(i)];
+        for (std::size_t i = 0; i < static_cast<std::size_t>(sent); ++i) {
+          if (frames_in_[i] > 1) add(gso_runs_);
+          done += free_frames(frames + done, frames_in_[i]);
         }
         is_stuck_ = false;
-      } else if (errno == EAGAIN && !has_lost_patience()) {
+      } else if (error == EAGAIN && !has_lost_patience()) {
         add(send_waits_);
         return done;
-      } else if (frames_in_[0] > 1 && (errno == EIO || errno == EINVAL)) {
+      } else if (frames_in_[0] > 1 && (error == EIO || error == EINVAL)) {
         gso_ = false;               // the kernel or the way out cannot: one by one from now on
-      } else if (errno != EINTR) {  // of the first one: no route, too long, refused by a filter...
+      } else if (error != EINTR) {  // of the first message: no route, too long, refused by a filter...
         add(send_errors_);
-        rte_pktmbuf_free_bulk(frames + done, static_cast<unsigned>(frames_in_[0]));
-        done += frames_in_[0];
+        done += free_frames(frames + done, frames_in_[0]);
       }
     }
     return done;
@@ -461,6 +459,11 @@ class UdpPort final : public Port {
 
   [[nodiscard]] std::byte* spill_of(std::size_t i) const { return spill_.get() + i * kSpillBytes; }
 
+  static std::size_t free_frames(rte_mbuf** frames, std::size_t count) {
+    rte_pktmbuf_free_bulk(frames, static_cast<unsigned>(count));
+    return count;
+  }
+
   // ---- sending -------------------------------------------------------------------------------------
 
   // What is the same for every datagram sent in place `i`.
@@ -540,8 +543,7 @@ class UdpPort final : public Port {
   bool has_lost_patience() {
     const auto now = std::chrono::steady_clock::now();
     if (!std::exchange(is_stuck_, true)) stuck_since_ = now;
-    if (now - stuck_since_ < kSendPatience) return false;
-    return true;
+    return now - stuck_since_ >= kSendPatience;
   }
 
   const UdpPortConfig config_;
