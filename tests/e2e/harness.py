@@ -341,7 +341,7 @@ class World:
     def in_use(self):
         """How many objects of each kind the daemon holds; empty when it holds none."""
         shown = self.show()
-        kinds = ("contexts", "qps", "cqs", "srqs", "mrs", "mws", "ahs")
+        kinds = ("contexts", "qps", "cqs", "srqs", "mrs", "mws", "ahs", "cms")
         for kind in kinds:
             check(isinstance(shown.get(kind), list), f"`roci show --json` has no list '{kind}'")
         return {kind: len(shown[kind]) for kind in kinds if shown[kind]}
