@@ -11,6 +11,7 @@
 #include <cstring>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -19,6 +20,8 @@
 #include "dpdk_port/capture.h"
 #include "dpdk_port/eal.h"
 #include "dpdk_port/handover.h"
+#include "dpdk_port/interface.h"
+#include "dpdk_port/kernel_sockets.h"
 #include "dpdk_port/mbufs.h"
 #include "dpdk_port/nics.h"
 #include "dpdk_port/ports.h"
@@ -105,6 +108,7 @@ struct Daemon::Impl {
   void open_ports();
   void watch_links();
   void follow_link(NicId nic, bool up);
+  void follow_addresses(std::size_t index);
   [[nodiscard]] bool wait_for_pass() const;
   [[nodiscard]] std::string describe() const;
   [[nodiscard]] std::string port_counters(std::size_t index) const;
@@ -120,6 +124,14 @@ struct Daemon::Impl {
   std::unique_ptr<shim::ControlServer> server;
   LinkMonitor links;
   const shim::UniqueFd end_watch_fd{eventfd(0, EFD_CLOEXEC)};
+  // Of a NIC whose addresses are its interface's; the link watcher's.
+  struct FollowedAddresses {
+    std::vector<emulator::NicAddress> now;
+    std::vector<proto::Gid> held;  // their UDP ports, by the port from the start on or by `sockets`; also of
+                                   // those that are gone, as they may come back
+    std::vector<shim::UniqueFd> sockets;
+  };
+  std::vector<FollowedAddresses> followed_addresses;
   std::thread link_watcher;
 };
 
@@ -157,6 +169,7 @@ Daemon::Impl::Impl(const DaemonConfig& wanted)
   serving.allow_uids = config.allow_uids;
   serving.allow_gids = config.allow_gids;
   serving.idle_exit_ms = config.idle_exit_ms;
+  serving.parse_address = parse_address;
   serving.log = [](std::string_view sentence) { spdlog::warn("{}", sentence); };
   emulator::EngineConfig engine;
   for (const auto& nic : nics) {
@@ -184,6 +197,12 @@ Daemon::Impl::Impl(const DaemonConfig& wanted)
     if (getrandom(engine.seed, sizeof engine.seed, 0) != sizeof engine.seed)
       throw StartError(kCannotRun, "the kernel gives no random numbers");
     shards[number]->start(engine, server->memory(number), *server, peers);
+  }
+  for (const auto& nic : nics) {
+    FollowedAddresses& followed = followed_addresses.emplace_back();
+    followed.now = nic.config.addresses;
+    for (const auto& address : followed.now)
+      followed.held.push_back(address.gid);
   }
   link_watcher = std::thread([this] { watch_links(); });
 }
@@ -247,11 +266,14 @@ void Daemon::Impl::watch_links() {
     pollfd waiting[] = {{links.fd(), POLLIN, 0}, {end_watch_fd.get(), POLLIN, 0}};
     if (poll(waiting, 2, asks ? kAskEveryMs : -1) < 0 && errno != EINTR) return;
     if (waiting[1].revents != 0) return;
-    links.read([this](int index, bool up) {
+    const auto for_each_on = [this](int index, auto visit) {
       for (std::size_t i = 0; i < nics.size(); ++i) {
-        if (nics[i].interface.index == index) follow_link(nic_id(i), up);
+        if (nics[i].interface.index == index) visit(i);
       }
-    });
+    };
+    links.read(
+        [&](int index, bool up) { for_each_on(index, [&](std::size_t i) { follow_link(nic_id(i), up); }); },
+        [&](int index) { for_each_on(index, [this](std::size_t i) { follow_addresses(i); }); });
     for (const auto& [port, its_nics] : devices) {
       const auto state = port->state();
       for (const NicId nic : its_nics) {
@@ -269,6 +291,33 @@ void Daemon::Impl::follow_link(NicId nic, bool up) {
   server->on_link(nic, up);
   for (const auto& shard : shards)
     shard->kick();
+}
+
+// Where they are the interface's own; those that the user named stay. An interface that has gone takes none
+// with it.
+void Daemon::Impl::follow_addresses(std::size_t index) {
+  const auto& nic = nics[index];
+  if (!is_on_interface(nic.spec) || !nic.spec.addresses.empty() || nic.config.answers_neighbours) return;
+  const auto interface = query_interface(nic.interface.name);
+  if (!interface || interface->index != nic.interface.index) return;
+  FollowedAddresses& followed = followed_addresses[index];
+  // A kernel tells, too, when only a lifetime has changed.
+  if (std::exchange(followed.now, interface->addresses) == interface->addresses) return;
+  std::string list;
+  for (const auto& address : followed.now) {
+    list += fmt::format(" {}/{}", to_text(address.gid), address.prefix_length);
+    if (std::find(followed.held.begin(), followed.held.end(), address.gid) != followed.held.end()) continue;
+    std::vector<std::string> warnings;
+    for (auto& socket : hold_udp_ports({address}, warnings)) {
+      followed.held.push_back(address.gid);
+      followed.sockets.push_back(std::move(socket));
+    }
+    for (const auto& warning : warnings)
+      spdlog::warn("{}: {}", nic.config.name, warning);
+  }
+  spdlog::info("{}: the addresses of {} are{}", nic.config.name, nic.interface.name,
+               list.empty() ? " gone" : list);
+  server->on_addresses(nic_id(index), followed.now);
 }
 
 // A capture that ends wants all that the shards saw so far; a pass that runs now may not have recorded its

@@ -157,20 +157,26 @@ Parsed<Interface> query_interface_of(const proto::Gid& address) {
 LinkMonitor::LinkMonitor() : fd_(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE)) {
   sockaddr_nl address{};
   address.nl_family = AF_NETLINK;
-  address.nl_groups = RTMGRP_LINK;
+  address.nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR;
   if (fd_ && bind(fd_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) fd_.reset();
 }
 
-void LinkMonitor::read(const std::function<void(int index, bool link_up)>& changed) {
+void LinkMonitor::read(const std::function<void(int index, bool link_up)>& link_changed,
+                       const std::function<void(int index)>& addresses_changed) {
   alignas(nlmsghdr) Buffer buffer;
   for (;;) {
     const ssize_t got = recv(fd_.get(), buffer.data(), buffer.size(), 0);
     if (got <= 0) return;
     for_each_message(buffer.data(), static_cast<std::size_t>(got), [&](const nlmsghdr* message) {
+      if (message->nlmsg_type == RTM_NEWADDR || message->nlmsg_type == RTM_DELADDR) {
+        const auto* header = payload<ifaddrmsg>(message);
+        if (header != nullptr) addresses_changed(static_cast<int>(header->ifa_index));
+        return;
+      }
       const auto* header = payload<ifinfomsg>(message);
       if (header == nullptr) return;
-      if (message->nlmsg_type == RTM_NEWLINK) changed(header->ifi_index, link_is_up(*header));
-      if (message->nlmsg_type == RTM_DELLINK) changed(header->ifi_index, false);
+      if (message->nlmsg_type == RTM_NEWLINK) link_changed(header->ifi_index, link_is_up(*header));
+      if (message->nlmsg_type == RTM_DELLINK) link_changed(header->ifi_index, false);
     });
   }
 }

@@ -34,15 +34,17 @@ struct Interface {
 // prefix (127.0.0.2).
 [[nodiscard]] Parsed<Interface> query_interface_of(const proto::Gid& address);
 
-// Tells of links going up and down. One thread.
+// Tells of links going up and down, and of addresses that come and go. One thread.
 class LinkMonitor {
  public:
   LinkMonitor();
 
   // Readable when something changed; -1 if the kernel gives none.
   [[nodiscard]] int fd() const { return fd_.get(); }
-  // Reads what waits; calls for every interface that was reported.
-  void read(const std::function<void(int index, bool link_up)>& changed);
+  // Reads what waits; calls for every interface that was reported. What its addresses are,
+  // query_interface() tells.
+  void read(const std::function<void(int index, bool link_up)>& link_changed,
+            const std::function<void(int index)>& addresses_changed);
 
  private:
   shim::UniqueFd fd_;

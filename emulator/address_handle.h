@@ -31,6 +31,8 @@ struct AddressHandle {
   Pd* pd = nullptr;
   std::uint32_t handle = 0;
   AddressVector av;
+  proto::Gid source;
+  bool source_is_gone = false;    // the NIC lost it
   proto::HeaderTemplate headers;  // destination QP and source port are set for each packet
 };
 

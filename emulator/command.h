@@ -160,6 +160,13 @@ struct QpAttributes {
   QpCapabilities capabilities;  // query only
 };
 
+struct NicAddress {
+  proto::Gid gid;                   // IPv4 as ::ffff:a.b.c.d; zero: the place of one that was removed
+  std::uint8_t prefix_length = 24;  // in bits of the address's own family: on-link prefix
+
+  bool operator==(const NicAddress&) const = default;
+};
+
 // ---- commands --------------------------------------------------------------------------------------
 
 struct OpenContext {
@@ -270,14 +277,19 @@ struct DetachMulticast {
   QpHandle qp;
   proto::Gid group;
 };
+// Engine::on_addresses(), for an owner whose only way to the engine are commands.
+struct ChangeAddresses {
+  NicId nic;
+  std::vector<NicAddress> addresses;
+};
 // For show and tests: a copy of the state of every object of every context of this shard.
 struct Inspect {};
 
 struct Command {
-  ContextId context;  // of the client; ignored by OpenContext and Inspect
+  ContextId context;  // of the client; ignored by OpenContext, ChangeAddresses and Inspect
   std::variant<OpenContext, CloseContext, AllocPd, DeallocPd, RegMr, DeregMr, CreateCq, ResizeCq, DestroyCq,
                CreateQp, ModifyQp, QueryQp, DestroyQp, CreateSrq, ModifySrq, QuerySrq, DestroySrq, AllocMw,
-               DeallocMw, CreateAh, DestroyAh, AttachMulticast, DetachMulticast, Inspect>
+               DeallocMw, CreateAh, DestroyAh, AttachMulticast, DetachMulticast, ChangeAddresses, Inspect>
       body;
 };
 

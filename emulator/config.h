@@ -15,11 +15,6 @@
 
 namespace roci::emulator {
 
-struct NicAddress {
-  proto::Gid gid;                   // IPv4 as ::ffff:a.b.c.d
-  std::uint8_t prefix_length = 24;  // in bits of the address's own family: on-link prefix
-};
-
 struct NicConfig {
   std::string name;  // "rxe0"
   proto::Mac mac;
@@ -40,8 +35,14 @@ struct NicConfig {
   std::vector<Neighbour> neighbours;
 };
 
-// GID table as Soft-RoCE builds it: 0 is link-local IPv6 made from the MAC, then one entry per address.
+// GID table as Soft-RoCE builds it: 0 is link-local IPv6 made from the MAC, then one entry per address; zero
+// where one was removed.
 [[nodiscard]] std::vector<proto::Gid> gid_table(const NicConfig& nic);
+// `addresses` after they became those of `wanted`: what stays keeps its place, and so its GID's index; what
+// is new takes the first free place, as in a kernel's table (which waits until nobody uses the old GID any
+// more; here users keep the GID, but not its index).
+[[nodiscard]] std::vector<NicAddress> changed_addresses(std::vector<NicAddress> addresses,
+                                                        const std::vector<NicAddress>& wanted);
 // A MAC for a station whose own is not known: the same for the same GID, never zero, of one station, locally
 // administered; different for different IPv4 addresses.
 [[nodiscard]] proto::Mac made_up_mac(const proto::Gid& gid);

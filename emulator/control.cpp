@@ -78,6 +78,9 @@ std::optional<Outcome> dispatch(Shard& shard, Context& context, CommandId id, Co
   return std::visit(
       Overloaded{
           [](const OpenContext&) -> std::optional<Outcome> { return refuse(std::errc::invalid_argument); },
+          [](const ChangeAddresses&) -> std::optional<Outcome> {
+            return refuse(std::errc::invalid_argument);
+          },
           [](const Inspect&) -> std::optional<Outcome> { return refuse(std::errc::invalid_argument); },
           [&](const CloseContext&) -> std::optional<Outcome> { return close_context(shard, context); },
           [&](const AllocPd&) -> std::optional<Outcome> { return alloc_pd(shard, context); },
@@ -123,6 +126,9 @@ void execute(Shard& shard, CommandId id, Command&& command, Time now) {
     outcome = open_context(shard, *open);
   } else if (std::holds_alternative<Inspect>(command.body)) {
     outcome = inspect(shard);
+  } else if (const auto* change = std::get_if<ChangeAddresses>(&command.body)) {
+    change_addresses(shard, change->nic, change->addresses);
+    outcome = Outcome{};
   } else if (Context* const context = find_context(shard, command.context); context != nullptr) {
     outcome = dispatch(shard, *context, id, command, now);
   } else {
@@ -141,6 +147,25 @@ void refresh_paths(Shard& shard, const Nic& nic) {
     context->ahs.for_each([&](AddressHandle& ah) {
       if (const auto mac = nic.neighbours.lookup(ah.av.dgid)) set_headers(ah, nic, *mac);
     });
+  }
+}
+
+void change_addresses(Shard& shard, NicId id, std::span<const NicAddress> addresses) {
+  if (id.index >= shard.nics.size()) return;
+  Nic& nic = *shard.nics[id.index];
+  NicConfig& config = shard.config.nics[id.index];
+  config.addresses.assign(addresses.begin(), addresses.end());
+  const std::vector<proto::Gid> before = std::exchange(nic.gids, gid_table(config));
+  nic.neighbours.change_addresses(config);
+  if (before == nic.gids) return;  // a prefix changed at most
+  for (const auto& other : shard.nics)
+    other->neighbours.follow_station(nic.mac, before, nic.gids);
+  for (const auto& context : shard.contexts) {
+    if (context->nic != id) continue;
+    context->qps.for_each(
+        [&](Qp& qp) { qp.source_is_gone = qp.headers.size() != 0 && !nic.has(qp.local_gid); });
+    context->ahs.for_each([&](AddressHandle& ah) { ah.source_is_gone = !nic.has(ah.source); });
+    shard.events.raise(context->port_events, EventKind::kGidChange);
   }
 }
 

@@ -15,12 +15,15 @@ constexpr std::uint8_t kServiceLevels = 8;  // the others are reserved [IBTA CA1
 std::optional<Outcome> try_create_ah(Shard& shard, Context& context, Pd& pd, const AddressVector& av,
                                      bool is_waiting, Time now) {
   Nic& nic = *shard.nics[context.nic.index];
-  const Resolution found = resolve(nic.neighbours, av.dgid, is_waiting, now);
+  Resolution found = resolve(nic.neighbours, av.dgid, is_waiting, now);
+  if (is_waiting && check_address(nic, av) != std::errc{})  // the source address went meanwhile
+    found = {std::nullopt, std::errc::invalid_argument};
   if (found.mac.has_value()) {
     auto owned = std::make_unique<AddressHandle>();
     owned->pd = &pd;
     owned->handle = context.ahs.next_handle();
     owned->av = av;
+    owned->source = nic.gids[av.sgid_index];
     set_headers(*owned, nic, *found.mac);
     return Outcome{{}, AhHandle{context.ahs.add(std::move(owned)).handle}};
   }
@@ -42,6 +45,7 @@ std::errc detach(Nic& nic, Qp& qp, const proto::Gid& group) {
 std::errc check_address(const Nic& nic, const AddressVector& av) {
   const bool is_ok = av.is_global &&  // [IBTA A17.4.2]
                      av.port == 1 && av.sgid_index < nic.gids.size() &&
+                     nic.gids[av.sgid_index] != proto::Gid{} &&
                      nic.gids[av.sgid_index].is_ipv4() == av.dgid.is_ipv4() && av.dgid != proto::Gid{} &&
                      av.service_level < kServiceLevels;
   return is_ok ? std::errc{} : std::errc::invalid_argument;
@@ -67,7 +71,7 @@ Resolution resolve(NeighbourCache& neighbours, const proto::Gid& gid, bool is_wa
 // ---- address handles -------------------------------------------------------------------------------
 
 void set_headers(AddressHandle& ah, const Nic& nic, proto::Mac destination) {
-  ah.headers = proto::HeaderTemplate{path_to(ah.av, nic.gids[ah.av.sgid_index], nic.mac, destination), {}};
+  ah.headers = proto::HeaderTemplate{path_to(ah.av, ah.source, nic.mac, destination), {}};
 }
 
 std::optional<Outcome> create_ah(Shard& shard, Context& context, CommandId id, const CreateAh& command,

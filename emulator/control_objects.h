@@ -58,7 +58,7 @@ Outcome query_qp(Context& context, QpHandle handle);
 Outcome destroy_qp(Shard& shard, Context& context, QpHandle handle);
 // The same for a QP that is in no multicast group.
 void remove_qp(Shard& shard, Qp& qp);
-// Makes the headers anew, by the QP's attributes, to a peer at that MAC.
+// Makes the headers anew, by the QP's attributes and local GID, to a peer at that MAC.
 void set_path(Shard& shard, Qp& qp, proto::Mac destination);
 
 // ---- control_address.cpp: address handles, multicast groups, and the way to a GID

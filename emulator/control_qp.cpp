@@ -275,7 +275,11 @@ void resize_resources(Qp& qp, std::size_t size) {
 void apply_modify(Shard& shard, Qp& qp, const ModifyQp& command, QpState target, proto::Mac destination) {
   const QpState from = qp.state;
   copy_attributes(qp, command.mask, command.attributes);
-  if ((command.mask & kQpAv) != 0) set_path(shard, qp, destination);
+  if ((command.mask & kQpAv) != 0) {
+    qp.local_gid = shard.nic_of(qp).gids[qp.attributes.av.sgid_index];
+    qp.source_is_gone = false;
+    set_path(shard, qp, destination);
+  }
   if ((command.mask & kQpRetryCnt) != 0) qp.requester.retries_left = qp.attributes.retry_cnt;
   if ((command.mask & kQpRnrRetry) != 0) qp.requester.rnr_retries_left = qp.attributes.rnr_retry;
   if ((command.mask & kQpMaxDestRdAtomic) != 0 && target == QpState::kSqd) {
@@ -340,7 +344,6 @@ std::optional<Outcome> try_modify(Shard& shard, Qp& qp, const ModifyQp& command,
 void set_path(Shard& shard, Qp& qp, proto::Mac destination) {
   const Nic& nic = shard.nic_of(qp);
   const AddressVector& av = qp.attributes.av;
-  qp.local_gid = nic.gids[av.sgid_index];
   proto::Path path = path_to(av, qp.local_gid, nic.mac, destination);
   path.udp_source_port = source_port(qp, qp.attributes.dest_qpn, path.flow_label);
   qp.headers = proto::HeaderTemplate{path, qp.attributes.dest_qpn};

@@ -90,6 +90,7 @@ inline constexpr std::size_t kDropReasonCount = sizeof(kDropReasonNames) / sizeo
   X(cnp_received, "CNPs received")                                             \
   X(ecn_marked, "RoCE packets received with CE")                               \
   X(arp_replies_sent, "ARP replies and neighbour advertisements sent")         \
+  X(no_source, "RoCE packets not sent: the NIC lost their source address")     \
   X(multicast_copies, "copies of multicast packets taken by QPs")              \
   X(multicast_losses, "copies that a QP attached to the group could not take") \
   X(memory_faults, "application memory that could not be reached")

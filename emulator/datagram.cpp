@@ -51,6 +51,7 @@ WcStatus plan_message(Shard& shard, Qp& qp, const SendWqe& wqe, TransmitBatch& b
   PlannedPacket& packet =
       batch.add(qp, ah->headers, PlannedPacket::Kind::kRequest, psn, behind_bth, first_op);
   packet.before = before;
+  packet.is_lost = ah->source_is_gone;
   r.oldest_unacked_psn = r.send_psn = r.next_psn = psn.plus(1);
   r.send_index = qp.sq.ring.after(r.send_index);
   return WcStatus::kSuccess;

@@ -188,10 +188,9 @@ DropReason Engine::Impl::decide(const Frame& frame, ReceivedPacket& packet, Time
   if (!is_ours) return decide_multicast(nic, view, is_reserved, now);
   const proto::Qpn qpn = view.bth.destination;
   Qp* const qp = qpn == proto::kQpnGsi ? nic.gsi : qps.find(qpn.value());
-  const bool is_own = qp != nullptr && is_same(view.destination, qp->local_gid);  // most often
-  if (!is_own && std::find(nic.gids.begin(), nic.gids.end(), view.destination) == nic.gids.end()) {
-    return DropReason::kNotForUs;
-  }
+  const bool is_own =
+      qp != nullptr && !qp->source_is_gone && is_same(view.destination, qp->local_gid);  // most often
+  if (!is_own && !nic.has(view.destination)) return DropReason::kNotForUs;
   if (!is_intact(view, counters)) return DropReason::kBadIcrc;
 
   const proto::OpcodeInfo& info = view.opcode_info();
@@ -478,17 +477,21 @@ std::size_t Engine::Impl::finish_burst(Time now) {
     }
     const NicId from = qp != nullptr ? qp->nic : burst.frames[i].nic;
     if (kept != i) std::memcpy(frame.data, burst.frames[i].data, packet.length_bytes);
-    frame.nic = from;
-    frame.length_bytes = packet.length_bytes;
-    ++kept;
     Counters& counters = nics[from.index]->counters;
-    ++counters.tx_frames;
-    counters.tx_bytes += packet.length_bytes;
-    if (qp == nullptr) continue;
-    seal(packet, frame);
-    ++counters.tx_roce_packets;
-    ++qp->statistics.packets_sent;
-    qp->statistics.bytes_sent += packet.length_bytes;
+    if (packet.is_lost) {
+      ++counters.no_source;
+    } else {
+      frame.nic = from;
+      frame.length_bytes = packet.length_bytes;
+      ++kept;
+      ++counters.tx_frames;
+      counters.tx_bytes += packet.length_bytes;
+      if (qp == nullptr) continue;
+      seal(packet, frame);
+      ++counters.tx_roce_packets;
+      ++qp->statistics.packets_sent;
+      qp->statistics.bytes_sent += packet.length_bytes;
+    }
     if (packet.kind != PlannedPacket::Kind::kRequest) continue;
     if (qp->service == proto::Service::kRc) {
       commit_request(*this, *qp, packet, now);
@@ -591,6 +594,12 @@ void Engine::on_link(NicId nic, bool up, Time now) {
     if (context->nic == nic)
       impl_->events.raise(context->port_events, up ? EventKind::kPortActive : EventKind::kPortErr);
   }
+}
+
+void Engine::on_addresses(NicId nic, std::span<const NicAddress> addresses, Time now) {
+  impl_->note_time(now);
+  change_addresses(*impl_, nic, addresses);
+  impl_->follow_neighbours(now);
 }
 
 std::span<const proto::Gid> Engine::multicast_groups(NicId nic) const {

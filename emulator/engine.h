@@ -47,6 +47,10 @@ class Engine {
   std::size_t drain_replies(std::span<CommandReply> out);
   std::size_t drain_events(std::span<Event> out);
   void on_link(NicId nic, bool up, Time now);
+  // The NIC's addresses are `addresses` now: changed_addresses() of those it had. Contexts get kGidChange.
+  // What was connected from an address that is gone stays, but sends nothing and hears nothing until that is
+  // back.
+  void on_addresses(NicId nic, std::span<const NicAddress> addresses, Time now);
   // Multicast groups that QPs of the NIC, of this shard, are attached to: a port that filters must join them.
   // Good until the next call of submit(); the count grows whenever they changed.
   [[nodiscard]] std::span<const proto::Gid> multicast_groups(NicId nic) const;

@@ -46,9 +46,31 @@ constexpr std::size_t kMostHeaderBytes = proto::Ipv6Header::kSize + proto::UdpHe
 std::vector<proto::Gid> gid_table(const NicConfig& nic) {
   std::vector<proto::Gid> table{link_local(nic.mac)};
   for (const NicAddress& address : nic.addresses) {
-    if (std::find(table.begin(), table.end(), address.gid) == table.end()) table.push_back(address.gid);
+    const bool is_known = std::find(table.begin(), table.end(), address.gid) != table.end();
+    if (!is_known || address.gid == proto::Gid{}) table.push_back(address.gid);
   }
   return table;
+}
+
+std::vector<NicAddress> changed_addresses(std::vector<NicAddress> addresses,
+                                          const std::vector<NicAddress>& wanted) {
+  const auto find = [](const auto& list, const proto::Gid& gid) {
+    return std::find_if(list.begin(), list.end(), [&](const NicAddress& one) { return one.gid == gid; });
+  };
+  for (NicAddress& address : addresses) {
+    const auto stays = find(wanted, address.gid);
+    address = stays == wanted.end() ? NicAddress{proto::Gid{}, 128} : *stays;
+  }
+  for (const NicAddress& address : wanted) {
+    if (find(addresses, address.gid) != addresses.end()) continue;
+    const auto free = std::find_if(addresses.begin(), addresses.end(),
+                                   [](const NicAddress& one) { return one.gid == proto::Gid{}; });
+    if (free != addresses.end())
+      *free = address;
+    else
+      addresses.push_back(address);
+  }
+  return addresses;
 }
 
 proto::Mac made_up_mac(const proto::Gid& gid) {

@@ -155,15 +155,8 @@ NeighbourCache::NeighbourCache(const NicConfig& nic, Duration timeout, bool answ
       reports_(nic.answers_neighbours),
       kernel_finds_(nic.kernel_finds_neighbours) {
   for (const NicConfig::Neighbour& known : nic.neighbours) {
-    if (is_own(known.gid) || !is_station(known.mac)) continue;
-    Entry entry;
-    entry.gid = known.gid;
-    entry.mac = known.mac;
-    entry.state = NeighbourState::kKnown;
-    entry.is_static = true;
-    entries_.push_back(entry);
+    if (!is_own(known.gid) && is_station(known.mac)) add_static(known.gid, known.mac);
   }
-  static_count_ = entries_.size();
   entries_.reserve(static_count_ + kMaxNeighbours);
   if (answers_) replies_.resize(kMaxNeighbourReplies);
 }
@@ -171,14 +164,15 @@ NeighbourCache::NeighbourCache(const NicConfig& nic, Duration timeout, bool answ
 // ---- what is known ---------------------------------------------------------------------------------
 
 bool NeighbourCache::is_own(const Gid& gid) const {
-  return std::find(own_.begin(), own_.end(), gid) != own_.end();
+  return gid != Gid{} && std::find(own_.begin(), own_.end(), gid) != own_.end();
 }
 
 // Link-local GIDs are of no use to a kernel's socket without an interface, and none of the addresses is one.
 bool NeighbourCache::kernel_reaches(const Gid& gid) const {
   if (gid == Gid{} || gid == Gid::from_ipv4(0) || (!gid.is_ipv4() && is_link_local(gid))) return false;
-  return std::any_of(addresses_.begin(), addresses_.end(),
-                     [&](const NicAddress& one) { return one.gid.is_ipv4() == gid.is_ipv4(); });
+  return std::any_of(addresses_.begin(), addresses_.end(), [&](const NicAddress& one) {
+    return one.gid != Gid{} && one.gid.is_ipv4() == gid.is_ipv4();
+  });
 }
 
 const NeighbourCache::Entry* NeighbourCache::find(const Gid& gid) const {
@@ -264,6 +258,55 @@ NeighbourCache::Entry& NeighbourCache::add(const Gid& gid) {
   }
   entries_.emplace_back().gid = gid;
   return entries_.back();
+}
+
+void NeighbourCache::remove(const Gid& gid) {
+  const auto at =
+      std::find_if(entries_.begin(), entries_.end(), [&](const Entry& one) { return one.gid == gid; });
+  if (at == entries_.end()) return;
+  static_count_ -= at->is_static ? 1U : 0U;
+  asking_ -= at->ask ? 1U : 0U;
+  entries_.erase(at);
+}
+
+void NeighbourCache::add_static(const Gid& gid, const Mac& mac) {
+  Entry entry;
+  entry.gid = gid;
+  entry.mac = mac;
+  entry.state = NeighbourState::kKnown;
+  entry.is_static = true;
+  entries_.insert(entries_.begin() + static_cast<std::ptrdiff_t>(static_count_), entry);
+  ++static_count_;
+}
+
+void NeighbourCache::change_addresses(const NicConfig& nic) {
+  addresses_ = nic.addresses;
+  own_ = gid_table(nic);
+  // Who cannot be asked any more, for want of an address to ask from, does not answer.
+  for (Entry& entry : learnt()) {
+    if (entry.state != NeighbourState::kPending || source_for(entry.gid).has_value()) continue;
+    asking_ -= entry.ask ? 1U : 0U;
+    entry.ask = false;
+    entry.state = NeighbourState::kFailed;
+    entry.deadline = kNever;
+  }
+  ++changes_;
+}
+
+void NeighbourCache::follow_station(const Mac& mac, std::span<const Gid> before, std::span<const Gid> now) {
+  const Entry* const station = find(before.front());
+  if (station == nullptr || !station->is_static || station->mac != mac) return;
+  const auto is_in = [](std::span<const Gid> list, const Gid& gid) {
+    return std::find(list.begin(), list.end(), gid) != list.end();
+  };
+  for (const Gid& gid : before)
+    if (gid != Gid{} && !is_in(now, gid)) remove(gid);
+  for (const Gid& gid : now) {
+    if (gid == Gid{} || is_in(before, gid) || is_own(gid)) continue;
+    remove(gid);  // what was learnt of it
+    add_static(gid, mac);
+  }
+  ++changes_;
 }
 
 // What a peer claims about itself. An answer completes a pending entry; any claim may change one that is

@@ -57,6 +57,13 @@ class NeighbourCache {
   // again then. A copy stays good if lookup() no longer knows the GID.
   [[nodiscard]] std::uint64_t changes() const { return changes_; }
 
+  // The NIC's own addresses are those of `nic` now.
+  void change_addresses(const NicConfig& nic);
+  // A station's GIDs are `now` and were `before`, the first of which stays. No effect unless that is a static
+  // entry: who knows one of the station's GIDs without asking, as on a fabric, knows all.
+  void follow_station(const proto::Mac& mac, std::span<const proto::Gid> before,
+                      std::span<const proto::Gid> now);
+
   // Multicast groups to report to the network, now, once more after a while, and whenever it asks. No effect
   // where a kernel owns the addresses: the port joins there.
   void join(const proto::Gid& group, Time now);
@@ -110,6 +117,8 @@ class NeighbourCache {
   [[nodiscard]] const Entry* find(const proto::Gid& gid) const;
   Entry* find(const proto::Gid& gid);
   Entry& add(const proto::Gid& gid);
+  void remove(const proto::Gid& gid);
+  void add_static(const proto::Gid& gid, const proto::Mac& mac);
   void learn(const proto::Gid& gid, const proto::Mac& mac, bool is_answer);
   Reply* new_reply();
 

@@ -147,6 +147,7 @@ struct Qp {
   std::uint16_t datagram_source_port = 0;
   std::uint32_t attachments = 0;  // to multicast groups
   proto::Gid local_gid;
+  bool source_is_gone = false;  // the NIC lost local_gid
   proto::HeaderTemplate headers;
 
   WorkQueue<SendWqe> sq;

@@ -5,6 +5,7 @@
 // qp_error, and engine (the passes). Thread rule: the engine's thread.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <deque>
@@ -51,9 +52,13 @@ struct Nic {
         neighbours(config.nics[index], config.neighbour_timeout,
                    config.shard == 0 && config.nics[index].answers_neighbours) {}
 
+  [[nodiscard]] bool has(const proto::Gid& gid) const {
+    return gid != proto::Gid{} && std::find(gids.begin(), gids.end(), gid) != gids.end();
+  }
+
   NicId id;
   proto::Mac mac;
-  std::vector<proto::Gid> gids;
+  std::vector<proto::Gid> gids;  // zero: a free place
   proto::PathMtu mtu;
   bool is_up;
   NeighbourCache neighbours;

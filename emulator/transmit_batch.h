@@ -34,6 +34,7 @@ struct PlannedPacket {
   const proto::HeaderTemplate* headers = nullptr;  // the QP's, or those of a datagram's address handle
   Kind kind = Kind::kNeighbour;
   bool is_retransmission = false;
+  bool is_lost = false;  // the NIC lost its source address: counts as sent, and is not
   std::uint32_t first_op = 0;
   std::uint32_t op_count = 0;
   std::uint32_t length_bytes = 0;  // of the frame, ICRC included
@@ -85,6 +86,7 @@ class TransmitBatch {
     PlannedPacket& packet = packets.emplace_back();
     packet.qp = &qp;
     packet.headers = &headers;
+    packet.is_lost = qp.source_is_gone;
     packet.kind = kind;
     packet.psn = psn;
     packet.first_op = static_cast<std::uint32_t>(first_op);

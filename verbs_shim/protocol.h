@@ -90,6 +90,7 @@ struct RdmaCmRequest {
 //   a file that is first emptied if that is asked for, until "capture_stop" or the end of this connection
 //   {"op":"capture_stop","id":N}                   -> {"written":N,"lost":N,"bytes":N}, and "error":TEXT if
 //   the file took no more
+//   {"op":"address","action":"add","nic":"rxe0","address":"10.0.0.5/24"} -> {}: or "del"; own uid only
 //   {"op":"shutdown"}                              -> {}: only from the daemon's own uid
 
 // ---- environment, set by `roci run` and read by the shim ---------------------------------------------

@@ -1,7 +1,7 @@
 #include "emulator/cm/addressing.h"
 
 #include <algorithm>
-#include <utility>
+#include <iterator>
 
 #include "proto/bytes.h"
 
@@ -37,20 +37,22 @@ bool is_loopback(const proto::Gid& ip) {
   return ip.is_ipv4() ? ip.ipv4() >> 24 == 127 : ip == one;
 }
 
-Addressing::Addressing(std::vector<NicConfig> nics) {
-  for (NicConfig& config : nics) {
-    Nic nic;
-    nic.gids = gid_table(config);
-    nic.addresses = {{nic.gids.front(), 64}};
-    nic.addresses.insert(nic.addresses.end(), config.addresses.begin(), config.addresses.end());
-    nic.gateway = config.gateway;
-    nic.path_mtu = active_path_mtu(config.mtu_bytes);
-    // The interface id of the link-local address is the EUI-64 that is the node's GUID, too.
-    for (std::size_t i = 8; i < 16; ++i)
-      nic.guid = nic.guid << 8 | nic.gids.front().bytes[i];
-    nics_.push_back(std::move(nic));
-  }
+Addressing::Nic::Nic(const NicConfig& config)
+    : gids(gid_table(config)), gateway(config.gateway), path_mtu(active_path_mtu(config.mtu_bytes)) {
+  addresses = {{gids.front(), 64}};
+  std::copy_if(config.addresses.begin(), config.addresses.end(), std::back_inserter(addresses),
+               [](const NicAddress& one) { return one.gid != proto::Gid{}; });
+  // The interface id of the link-local address is the EUI-64 that is the node's GUID, too.
+  for (std::size_t i = 8; i < 16; ++i)
+    guid = guid << 8 | gids.front().bytes[i];
 }
+
+Addressing::Addressing(const std::vector<NicConfig>& nics) {
+  for (const NicConfig& config : nics)
+    nics_.emplace_back(config);
+}
+
+void Addressing::change(NicId nic, const NicConfig& config) { nics_[nic.index] = Nic(config); }
 
 Addressing::Match Addressing::on_link(const Nic& nic, const proto::Gid& destination) {
   Match best;
@@ -75,7 +77,7 @@ std::optional<proto::Gid> Addressing::behind_gateway(const Nic& nic, const proto
   }
   // The link-local address is the last resort.
   for (std::size_t i = 1; i < nic.gids.size(); ++i)
-    if (nic.gids[i].is_ipv4() == ipv4) return nic.gids[i];
+    if (nic.gids[i].is_ipv4() == ipv4 && !is_any(nic.gids[i])) return nic.gids[i];
   return ipv4 ? std::nullopt : std::optional(nic.gids.front());
 }
 
@@ -122,7 +124,7 @@ std::optional<proto::Gid> Addressing::first_address(bool ipv4, std::uint64_t nic
   for (std::size_t i = 0; i < nics_.size(); ++i) {
     if (!sees(nics, i)) continue;
     for (std::size_t j = 1; j < nics_[i].gids.size(); ++j)
-      if (nics_[i].gids[j].is_ipv4() == ipv4) return nics_[i].gids[j];
+      if (nics_[i].gids[j].is_ipv4() == ipv4 && !is_any(nics_[i].gids[j])) return nics_[i].gids[j];
   }
   return std::nullopt;
 }
@@ -130,7 +132,7 @@ std::optional<proto::Gid> Addressing::first_address(bool ipv4, std::uint64_t nic
 std::optional<std::uint8_t> Addressing::sgid_index(NicId nic, const proto::Gid& ip) const {
   const auto& gids = nics_[nic.index].gids;
   const auto found = std::find(gids.begin(), gids.end(), ip);
-  if (found == gids.end()) return std::nullopt;
+  if (found == gids.end() || is_any(ip)) return std::nullopt;
   return static_cast<std::uint8_t>(found - gids.begin());
 }
 

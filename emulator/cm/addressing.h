@@ -20,7 +20,10 @@ namespace roci::emulator::cm {
 
 class Addressing {
  public:
-  explicit Addressing(std::vector<NicConfig> nics);
+  explicit Addressing(const std::vector<NicConfig>& nics);
+
+  // The NIC's addresses are those of `config` now.
+  void change(NicId nic, const NicConfig& config);
 
   struct Choice {
     NicId nic;
@@ -45,8 +48,10 @@ class Addressing {
 
  private:
   struct Nic {
+    explicit Nic(const NicConfig& config);
+
     std::vector<NicAddress> addresses;  // the link-local one first
-    std::vector<proto::Gid> gids;
+    std::vector<proto::Gid> gids;       // zero: a free place
     std::optional<proto::Gid> gateway;
     proto::PathMtu path_mtu = proto::PathMtu::k256;
     std::uint64_t guid = 0;

@@ -103,6 +103,8 @@ std::optional<Event> ConnectionManager::take_event() {
   return std::nullopt;
 }
 
+void ConnectionManager::on_addresses(NicId nic, const NicConfig& config) { impl_->nics.change(nic, config); }
+
 void ConnectionManager::open_client(ClientId client, std::uint64_t nics) {
   impl_->clients[static_cast<std::uint64_t>(client)].nics = nics;
 }

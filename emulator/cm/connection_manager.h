@@ -171,6 +171,9 @@ class ConnectionManager {
   // The outcome of a NeighbourRequest; of an id that is gone: no effect.
   void on_neighbour(IdHandle id, std::errc error, Time now);
 
+  // The NIC's addresses are those of `config` now. Ids that are bound to one that is gone stay so, in vain.
+  void on_addresses(NicId nic, const NicConfig& config);
+
   // ---- what came of it: take one by one until there is none, after any call.
   [[nodiscard]] std::optional<OutgoingMad> take_mad();
   [[nodiscard]] std::optional<NeighbourRequest> take_neighbour_request();

@@ -56,7 +56,7 @@ struct ConnectionManager::Impl {
   };
 
   Impl(std::vector<NicConfig> configs, const std::uint64_t (&seed)[4], Limits bounds)
-      : nics(std::move(configs)), dice(seed, kStream), limits(bounds) {}
+      : nics(configs), dice(seed, kStream), limits(bounds) {}
 
   // ---- manager.cpp: clients and ids
   [[nodiscard]] Endpoint* find(ClientId client, IdHandle id);

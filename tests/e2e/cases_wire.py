@@ -211,10 +211,10 @@ class TwoHosts:
         return self.world.start_daemon("--nic", f"rxe0,port=af_packet:wire0{address}",
                                        namespace=self.names[host - 1], env=self.env[host - 1])
 
-    def pair(self, tool, options, seconds=30):
+    def pair(self, tool, options, seconds=30, gid=IPV4_GID):
         port = free_port()
-        gid = "-g" if tool.startswith("ibv_") else "-x"
-        command = [tool, "-d", "rxe0", gid, IPV4_GID, "-p", str(port), *options]
+        option = "-g" if tool.startswith("ibv_") else "-x"
+        command = [tool, "-d", "rxe0", option, gid, "-p", str(port), *options]
         server = self.start(1, tool, self.world.under_roci(None, command))
         self.world.wait_listening(server, port)
         client = self.start(2, tool, self.world.under_roci(None, [*command, "10.78.1.1"]))

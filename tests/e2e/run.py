@@ -25,7 +25,8 @@ import tempfile
 import time
 
 import harness
-import cases_applications  # noqa: F401  each module registers its cases
+import cases_addresses     # noqa: F401  each module registers its cases
+import cases_applications  # noqa: F401
 import cases_cm            # noqa: F401
 import cases_daemon        # noqa: F401
 import cases_frameworks    # noqa: F401

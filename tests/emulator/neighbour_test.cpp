@@ -670,3 +670,45 @@ TEST_CASE("made-up MACs are those of single stations and differ") {
   for (const char* one : {"0.0.0.1", "255.255.255.254", "fd00::1", "2001:db8::"})
     CHECK((made_up_mac(gid(one)).bytes[0] & 3) == 2);
 }
+
+TEST_CASE("own addresses that change: answered and asked from as they are now") {
+  NicConfig config = nic();
+  NeighbourCache cache(config, seconds(1), true);
+  REQUIRE(cache.request(gid("10.0.0.2"), kStart) == NeighbourState::kPending);
+  config.addresses = {{Gid{}, 128}, {gid("fd00::1"), 64}, {gid("10.0.1.1"), 24}};
+  cache.change_addresses(config);
+  CHECK(cache.state(gid("10.0.0.2")) == NeighbourState::kUnreachable);  // its prefix went
+  (void)next_frame(cache);                                              // of 10.0.0.2, from the other address
+  CHECK(cache.on_frame(arp(1, kBroadcast, kPeer, "10.0.0.2", "10.0.0.1")) == DropReason::kNotForUs);
+  CHECK(cache.on_frame(arp(1, kBroadcast, kPeer, "10.0.1.2", "10.0.1.1")) == DropReason::kAccepted);
+  CHECK_FALSE(cache.lookup(Gid{}).has_value());
+
+  SECTION("who cannot be asked for want of an address has failed") {
+    config.addresses = {{Gid{}, 128}, {gid("fd00::1"), 64}, {Gid{}, 128}};
+    (void)next_frame(cache);
+    REQUIRE(cache.request(gid("10.0.1.7"), kStart) == NeighbourState::kPending);
+    cache.change_addresses(config);
+    CHECK_FALSE(cache.has_frame());
+    CHECK(cache.state(gid("10.0.1.7")) == NeighbourState::kUnreachable);
+    CHECK(cache.next_deadline() == kNever);
+  }
+}
+
+TEST_CASE("who knows a station of the fabric follows its addresses") {
+  NicConfig config = nic();
+  const std::vector<Gid> before = {gid("fe80::2"), gid("10.0.0.2")},
+                         now = {gid("fe80::2"), Gid{}, gid("10.0.0.3")};
+  for (const Gid& one : before)
+    config.neighbours.push_back({one, kPeer});
+  NeighbourCache cache(config, seconds(1), true);
+  cache.follow_station(kPeer, before, now);
+  CHECK(cache.lookup(gid("10.0.0.3")) == kPeer);
+  CHECK(cache.state(gid("10.0.0.2")) == NeighbourState::kUnknown);
+  cache.follow_station(kPeer, now, before);
+  CHECK(cache.lookup(gid("10.0.0.2")) == kPeer);
+  CHECK(cache.state(gid("10.0.0.3")) == NeighbourState::kUnknown);
+
+  NeighbourCache stranger(nic(), seconds(1), true);
+  stranger.follow_station(kPeer, before, now);
+  CHECK(stranger.state(gid("10.0.0.3")) == NeighbourState::kUnknown);
+}

@@ -14,6 +14,7 @@
 #include <random>
 #include <system_error>
 
+#include "proto/text.h"
 #include "tests/verbs_shim/server_fixture.h"
 #include "verbs_shim/server/context_memory.h"
 #include "verbs_shim/server/show.h"
@@ -533,6 +534,52 @@ TEST_CASE("a view shows the NICs that were asked for") {
   CHECK(eventually([&] { return line_of(port + "/state") == "1: DOWN"; }));
   f.stop();
   CHECK(std::filesystem::exists(port));  // until the server object goes
+}
+
+TEST_CASE("an address that is added or taken away is in the view and in what is shown") {
+  ServerFixture f(2, [](ServerConfig& config) {
+    config.nics[1].answers_neighbours = false;
+    config.parse_address = [](std::string_view text) -> proto::Result<emulator::NicAddress, std::string> {
+      const auto gid = proto::gid_from_text(text.substr(0, text.find('/')));
+      if (!gid) return proto::Unexpected{std::string("what is that")};
+      return emulator::NicAddress{*gid, 24};
+    };
+  });
+  TestClient client = f.connect();
+  const std::string view = json::parse(client.admin(R"({"op":"view"})").text())["path"];
+  const std::string port = view + "/class/infiniband/rxe0/ports/1";
+  const auto change = [&](const std::string& action, const std::string& address,
+                          const std::string& nic = "rxe0") {
+    return client.admin(
+        json{{"op", "address"}, {"action", action}, {"nic", nic}, {"address", address}}.dump());
+  };
+  CHECK(change("add", "10.0.0.5/24").error == 0);
+  CHECK(change("del", "127.77.0.1/24").error == 0);
+  const json nic = json::parse(client.admin(R"({"op":"show","what":"nic"})").text())["nics"][0];
+  CHECK(nic["ip"] == json{"10.0.0.5/24"});
+  CHECK(nic["gids"] == json{"fe80::ff:fe00:1", "::", "10.0.0.5"});
+  CHECK(line_of(port + "/gids/1") == "0000:0000:0000:0000:0000:0000:0000:0000");
+  CHECK(line_of(port + "/gid_attrs/types/1") == "IB/RoCE v1");  // as of every free place
+  CHECK_FALSE(std::filesystem::exists(port + "/gid_attrs/ndevs/1"));
+  CHECK(line_of(port + "/gids/2") == "0000:0000:0000:0000:0000:ffff:0a00:0005");
+  CHECK(line_of(port + "/gid_attrs/ndevs/2") == "lo");
+
+  CHECK(change("add", "10.0.0.5/24").error == EEXIST);
+  CHECK(change("add", "127.77.0.2/24").text() == "rxe1 has the address 127.77.0.2 already");
+  CHECK(change("del", "10.0.0.6/24").error == EADDRNOTAVAIL);
+  CHECK(change("swap", "10.0.0.6/24").error == EINVAL);
+  CHECK(change("add", "nonsense").text() == "what is that");
+  CHECK(change("add", "10.0.0.6/24", "rxe7").error == ENODEV);
+  CHECK(change("add", "10.0.0.6/24", "rxe1").error == EOPNOTSUPP);  // a kernel's
+  for (int i = 10; i < 24; ++i)
+    CHECK(change("add", "10.0.0." + std::to_string(i) + "/24").error == 0);
+  CHECK(change("add", "10.0.0.24/24").error == ENOSPC);
+
+  f.server().on_addresses({1}, {{*proto::gid_from_text("10.1.0.1"), 24}});
+  CHECK(eventually([&] {
+    return line_of(view + "/class/infiniband/rxe1/ports/1/gids/1") ==
+           "0000:0000:0000:0000:0000:ffff:0a01:0001";
+  }));
 }
 
 TEST_CASE("every kind of object is shown") {

@@ -91,6 +91,7 @@ int main(int argc, char** argv) {
   add_capture(root, exit_status);
   add_check(root, exit_status);
   add_explain(root, exit_status);
+  add_address(root, exit_status);
   add_stop(root, exit_status);
 
   const auto chosen_name = [&root] {

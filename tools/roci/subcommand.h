@@ -17,6 +17,7 @@ void add_show(CLI::App& root, int& exit_status);
 void add_capture(CLI::App& root, int& exit_status);
 void add_check(CLI::App& root, int& exit_status);
 void add_explain(CLI::App& root, int& exit_status);
+void add_address(CLI::App& root, int& exit_status);
 void add_stop(CLI::App& root, int& exit_status);
 
 inline constexpr int kFailed = 1;

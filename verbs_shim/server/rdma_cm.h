@@ -51,6 +51,11 @@ class RdmaCm {
   // When on_timers() has something to do; nothing: never.
   [[nodiscard]] std::optional<std::chrono::steady_clock::time_point> next_deadline() const;
 
+  // The NIC's addresses are those of `config` now.
+  void on_addresses(emulator::NicId nic, const emulator::NicConfig& config) {
+    manager_.on_addresses(nic, config);
+  }
+
   // ---- channels. `channel` is of the caller's choice and never used again; `nics`: those it may use (bit n:
   // NIC n). Returns what the application reads events from.
   [[nodiscard]] proto::Result<UniqueFd, std::errc> open(std::uint64_t channel, pid_t owner,

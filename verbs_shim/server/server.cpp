@@ -163,6 +163,7 @@ struct ControlServer::Impl final : ContextHost {
   void tick();
   void watch_for_stalls();
   void follow_links();
+  void follow_addresses();
   [[nodiscard]] bool idle_time_over() const;
   void close_everything();
 
@@ -190,6 +191,10 @@ struct ControlServer::Impl final : ContextHost {
   void admin_op(Client& client, const ReplyTo& to, const std::string& op, const json& request,
                 std::vector<UniqueFd> fds);
   void show(const ReplyTo& to, const std::string& what);
+  void change_address(Client& client, const ReplyTo& to, const json& request);
+  // Tells everybody; calls `done` when every shard knows.
+  void change_addresses(std::size_t index, const std::vector<emulator::NicAddress>& wanted,
+                        std::function<void()> done);
   void start_capture(const ReplyTo& to, const json& request, std::vector<UniqueFd> fds);
   void stop_capture(Client& client, const ReplyTo& to, const json& request);
   void end_capture(std::int64_t id, std::function<void(const CaptureControl::Totals&)> then);
@@ -198,7 +203,7 @@ struct ControlServer::Impl final : ContextHost {
   void reply_json(const ReplyTo& to, const json& value);
   void fail_with(const ReplyTo& to, std::errc error, const std::string& sentence);
 
-  const ServerConfig config_;
+  ServerConfig config_;  // only addresses change
   CaptureControl& capture_;
   std::unique_ptr<AddressSpaces> spaces_ = std::make_unique<AddressSpaces>();
   std::mutex atomics_;  // read-modify-write of application memory, by any shard
@@ -212,6 +217,8 @@ struct ControlServer::Impl final : ContextHost {
   UniqueFd epoll_, wake_;
   std::function<std::string()> daemon_info_;
   std::function<std::string(emulator::NicId)> port_counters_;
+  std::mutex addresses_;                                                    // guards the next
+  std::map<std::size_t, std::vector<emulator::NicAddress>> new_addresses_;  // by NIC, not yet followed
   std::atomic<bool> stopping_{false};
   std::uint64_t next_client_ = 1, next_watch_ = 1, next_command_ = 1;
   std::unordered_map<std::uint64_t, std::unique_ptr<Client>> clients_;
@@ -300,6 +307,16 @@ void ControlServer::Impl::follow_links() {
   }
 }
 
+void ControlServer::Impl::follow_addresses() {
+  std::map<std::size_t, std::vector<emulator::NicAddress>> changed;
+  {
+    const std::lock_guard lock(addresses_);
+    changed.swap(new_addresses_);
+  }
+  for (const auto& [index, addresses] : changed)
+    change_addresses(index, addresses, [] {});
+}
+
 void ControlServer::Impl::dispatch(const epoll_event& event) {
   const std::uint64_t number = event.data.u64 & ~(std::uint64_t{0xFF} << 56);
   switch (static_cast<Source>(event.data.u64 >> 56)) {
@@ -310,6 +327,7 @@ void ControlServer::Impl::dispatch(const epoll_event& event) {
       std::uint64_t count = 0;
       static_cast<void>(!::read(wake_.get(), &count, sizeof count));
       follow_links();
+      follow_addresses();
       return;
     }
     case Source::kShard:
@@ -708,6 +726,7 @@ void ControlServer::Impl::admin_op(Client& client, const ReplyTo& to, const std:
   }
   if (op == "capture") return start_capture(to, request, std::move(fds));
   if (op == "capture_stop") return stop_capture(client, to, request);
+  if (op == "address") return change_address(client, to, request);
   if (op == "shutdown") {
     if (client.credentials.uid != ::geteuid())
       return fail_with(to, std::errc::operation_not_permitted, "only the daemon's own user may end it");
@@ -804,6 +823,69 @@ void ControlServer::Impl::show(const ReplyTo& to, const std::string& what) {
   }
 }
 
+void ControlServer::Impl::change_address(Client& client, const ReplyTo& to, const json& request) {
+  if (client.credentials.uid != ::geteuid())
+    return fail_with(to, std::errc::operation_not_permitted,
+                     "only the daemon's own user may change addresses");
+  const auto text = [&](const char* name) {
+    const auto found = request.find(name);
+    return found != request.end() && found->is_string() ? found->get<std::string>() : std::string();
+  };
+  const std::string nic = text("nic"), action = text("action"), wanted = text("address");
+  const auto known = std::find_if(config_.nics.begin(), config_.nics.end(),
+                                  [&](const emulator::NicConfig& one) { return one.name == nic; });
+  if (known == config_.nics.end()) return fail_with(to, std::errc::no_such_device, only_these_nics(config_));
+  if (!known->answers_neighbours)
+    return fail_with(to, std::errc::operation_not_supported,
+                     "the addresses of " + nic + " are the kernel's: change them there, with ip(8)");
+  const auto address = config_.parse_address(wanted);
+  if (!address) return fail_with(to, std::errc::invalid_argument, address.error());
+  const auto has_it = [&](const emulator::NicConfig& one) {
+    const std::vector<proto::Gid> gids = emulator::gid_table(one);
+    return std::find(gids.begin(), gids.end(), address->gid) != gids.end();
+  };
+  std::vector<emulator::NicAddress> addresses = known->addresses;
+  if (action == "add") {
+    const auto owner = std::find_if(config_.nics.begin(), config_.nics.end(), has_it);
+    if (owner != config_.nics.end())
+      return fail_with(to, std::errc::file_exists,
+                       owner->name + " has the address " + address_text(address->gid) + " already");
+    addresses.push_back(*address);
+    if (emulator::changed_addresses(known->addresses, addresses).size() >= kLeastGidTableLength)
+      return fail_with(to, std::errc::no_space_on_device, "the GID table of " + nic + " is full");
+  } else if (action == "del") {
+    const bool is_gone = std::erase_if(addresses, [&](const emulator::NicAddress& one) {
+                           return one.gid == address->gid && one.prefix_length == address->prefix_length;
+                         }) != 0;
+    if (!is_gone) return fail_with(to, std::errc::address_not_available, nic + " has no address " + wanted);
+  } else {
+    return fail_with(to, std::errc::invalid_argument, "\"action\" is add or del");
+  }
+  std::erase_if(addresses, [](const emulator::NicAddress& one) { return one.gid == proto::Gid{}; });
+  change_addresses(static_cast<std::size_t>(known - config_.nics.begin()), addresses,
+                   [this, to] { reply_json(to, json::object()); });
+}
+
+void ControlServer::Impl::change_addresses(std::size_t index, const std::vector<emulator::NicAddress>& wanted,
+                                           std::function<void()> done) {
+  const emulator::NicId nic{static_cast<std::uint8_t>(index)};
+  emulator::NicConfig& config = config_.nics[index];
+  config.addresses = emulator::changed_addresses(std::move(config.addresses), wanted);
+  try {
+    views_.change_gids(nic);
+  } catch (const std::system_error& error) {
+    log(std::string("the GIDs in sysfs are not up to date: ") + error.what());
+  }
+  rdma_cm_.on_addresses(nic, config);
+  const auto missing = std::make_shared<std::size_t>(shards_.size());
+  for (std::uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    submit(shard, {{}, emulator::ChangeAddresses{nic, config.addresses}},
+           [missing, done](emulator::CommandReply&&) {
+             if (--*missing == 0) done();
+           });
+  }
+}
+
 void ControlServer::Impl::start_capture(const ReplyTo& to, const json& request, std::vector<UniqueFd> fds) {
   const auto nics = nic_set(request);
   if (!nics) return fail_with(to, std::errc::no_such_device, only_these_nics(config_));
@@ -876,6 +958,15 @@ void ControlServer::set_daemon_info(std::function<std::string()> json) {
 
 void ControlServer::set_port_counters(std::function<std::string(emulator::NicId)> json) {
   impl_->port_counters_ = std::move(json);
+}
+
+void ControlServer::on_addresses(emulator::NicId nic, std::vector<emulator::NicAddress> addresses) {
+  {
+    const std::lock_guard lock(impl_->addresses_);
+    impl_->new_addresses_[nic.index] = std::move(addresses);
+  }
+  constexpr std::uint64_t kOnce = 1;
+  static_cast<void>(!::write(impl_->wake_.get(), &kOnce, sizeof kOnce));
 }
 
 void ControlServer::on_link(emulator::NicId nic, bool up) {

@@ -18,6 +18,7 @@
 #include "emulator/config.h"
 #include "emulator/counters.h"
 #include "emulator/memory.h"
+#include "proto/result.h"
 #include "verbs_shim/server/unique_fd.h"
 
 namespace roci::shim {
@@ -82,6 +83,8 @@ struct ServerConfig {
   // answers: userfaultfd, FUSE); -1 = never.
   std::int64_t memory_stall_report_ms = 2000;
   std::int64_t memory_stall_kill_ms = 30000;
+  // An address as a user writes it, 10.0.0.5/24; the error is a sentence.
+  std::function<proto::Result<emulator::NicAddress, std::string>(std::string_view)> parse_address;
   // One sentence per noteworthy thing, at most a few a second; on the control thread.
   std::function<void(std::string_view)> log;
 };
@@ -112,6 +115,8 @@ class ControlServer {
   void set_port_counters(std::function<std::string(emulator::NicId)> json);
   // NIC link state as shown in sysfs views; any thread.
   void on_link(emulator::NicId nic, bool up);
+  // The addresses that a kernel's interface, whose the NIC's are, has now; any thread.
+  void on_addresses(emulator::NicId nic, std::vector<emulator::NicAddress> addresses);
 
  private:
   struct Impl;

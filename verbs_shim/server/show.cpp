@@ -101,7 +101,8 @@ json nics_json(const ServerConfig& config, const std::function<bool(emulator::Ni
     const emulator::NicConfig& nic = config.nics[i];
     json addresses = json::array();
     for (const emulator::NicAddress& address : nic.addresses)
-      addresses.push_back(address_text(address.gid) + "/" + std::to_string(address.prefix_length));
+      if (address.gid != proto::Gid{})
+        addresses.push_back(address_text(address.gid) + "/" + std::to_string(address.prefix_length));
     json gids = json::array();
     for (const proto::Gid& gid : emulator::gid_table(nic))
       gids.push_back(address_text(gid));

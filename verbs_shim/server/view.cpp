@@ -193,23 +193,26 @@ void Views::make_port(const std::string& port, std::size_t index) {
   std::snprintf(capabilities, sizeof capabilities, "0x%08x", kPortCmSupported);
   write_line(port + "/cap_mask", capabilities);
   write_line(port + "/pkeys/0", "0xffff");
-  const std::vector<proto::Gid> gids = emulator::gid_table(nics_[index]);
-  const std::string values = port + "/gids/", types = port + "/gid_attrs/types/",
-                    ndevs = port + "/gid_attrs/ndevs/";
-  for (std::size_t i = 0; i < gids.size(); ++i) {
-    const std::string number = std::to_string(i);
-    write_line(values + number, gid_text(gids[i]));
-    write_line(types + number, "RoCE v2");
-    write_line(ndevs + number, interface_of(index));
-  }
-  // libibverbs reads the type of every entry, and takes this for that of an empty one.
-  for (std::size_t i = gids.size(); i < kLeastGidTableLength; ++i) {
-    write_line(values + std::to_string(i), gid_text(proto::Gid{}));
-    write_line(types + std::to_string(i), "IB/RoCE v1");
-  }
+  write_gids(port, index);
   for (const CounterFile& file : kCounterFiles) {
     const auto known = written_[index].emplace(file.path, 0).first;
     write_line(port + "/" + file.path, std::to_string(known->second));
+  }
+}
+
+void Views::write_gids(const std::string& port, std::size_t index) {
+  std::vector<proto::Gid> gids = emulator::gid_table(nics_[index]);
+  gids.resize(std::max<std::size_t>(gids.size(), kLeastGidTableLength));
+  for (std::size_t i = 0; i < gids.size(); ++i) {
+    const std::string number = std::to_string(i);
+    const bool is_free = gids[i] == proto::Gid{};
+    write_line(port + "/gids/" + number, gid_text(gids[i]));
+    // libibverbs reads the type of every entry, and takes this for that of an empty one.
+    write_line(port + "/gid_attrs/types/" + number, is_free ? "IB/RoCE v1" : "RoCE v2");
+    if (!is_free)
+      write_line(port + "/gid_attrs/ndevs/" + number, interface_of(index));
+    else
+      fs::remove(port + "/gid_attrs/ndevs/" + number);
   }
 }
 
@@ -245,6 +248,11 @@ void Views::set_link(emulator::NicId nic, bool up) {
     write_line(port_folder(tree, nic.index) + "/state", port_state(up).text);
     write_line(port_folder(tree, nic.index) + "/phys_state", physical_state(up).text);
   }
+}
+
+void Views::change_gids(emulator::NicId nic) {
+  for (const auto& [set, tree] : trees_)
+    if ((set >> nic.index & 1) != 0) write_gids(port_folder(tree, nic.index), nic.index);
 }
 
 }  // namespace roci::shim

@@ -37,6 +37,8 @@ class Views {
   [[nodiscard]] bool empty() const { return trees_.empty(); }
   void refresh(emulator::NicId nic, const emulator::Counters& counters);
   void set_link(emulator::NicId nic, bool up);
+  // The NIC's GIDs are others now.
+  void change_gids(emulator::NicId nic);
 
  private:
   // Of one NIC: counter file (relative to the port's folder) -> what is written there.
@@ -45,6 +47,7 @@ class Views {
   void make_tree(const std::string& tree, std::uint64_t nics);
   void make_nic(const std::string& tree, std::size_t index);
   void make_port(const std::string& port, std::size_t index);
+  void write_gids(const std::string& port, std::size_t index);
   [[nodiscard]] std::string interface_of(std::size_t index) const;
   [[nodiscard]] std::string port_folder(const std::string& tree, std::size_t index) const;
 
