@@ -23,7 +23,8 @@ constexpr const char* kDescription =
     "applications reach it through `roci run -- APPLICATION`.";
 
 constexpr const char* kExamples = R"(
-NICs: NAME[,port=PORT][,ip=ADDRESS/PREFIX]...[,mac=MAC][,mtu=BYTES][,kernel=NAME][,gso=on]
+NICs: NAME[,port=PORT][,ip=ADDRESS/PREFIX]...[,gateway=ADDRESS]...[,neighbour=ADDRESS@MAC]...
+      [,mac=MAC][,mtu=BYTES][,kernel=NAME][,gso=on]
   NAME   rxe followed by a number
   PORT   fabric                joined with the daemon's other NICs on the fabric (default)
          af_packet:INTERFACE   beside the kernel on a network interface; needs root or CAP_NET_RAW
@@ -41,6 +42,8 @@ NICs: NAME[,port=PORT][,ip=ADDRESS/PREFIX]...[,mac=MAC][,mtu=BYTES][,kernel=NAME
          udp:ADDRESS           on UDP sockets of this host's ADDRESS; needs no privilege
          NICs with the same port share it, each with a MAC of its own
   ip     may be repeated; on an interface the default is its own addresses; not with udp
+  gateway for what is not on link, one of IPv4 and one of IPv6; only where the port is an Ethernet
+  neighbour whose MAC is not asked for; may be repeated; only where the port is an Ethernet
   kernel makes an interface NAME with the NIC's MAC and addresses, for all traffic that is not RoCE
   gso    with udp: the kernel cuts runs of packets, at half the cost; see dpdk_port/README.md
 

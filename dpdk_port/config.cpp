@@ -56,6 +56,29 @@ std::string add_address(std::string_view text, NicSpec& nic) {
   return {};
 }
 
+std::string add_gateway(std::string_view text, NicSpec& nic) {
+  const auto address = parse_address(fmt::format("{}/1", text));
+  if (!address) return fmt::format("gateway '{}' is not the address of one station (10.0.0.254)", text);
+  const bool has_one = std::any_of(nic.gateways.begin(), nic.gateways.end(), [&](const proto::Gid& one) {
+    return one.is_ipv4() == address->gid.is_ipv4();
+  });
+  if (has_one) return fmt::format("gateway '{}' is the second of its family", text);
+  nic.gateways.push_back(address->gid);
+  return {};
+}
+
+std::string add_neighbour(std::string_view text, NicSpec& nic) {
+  const auto at = text.find('@');
+  if (at == text.npos) return fmt::format("neighbour '{}' is not ADDRESS@MAC", text);
+  const auto address = parse_address(fmt::format("{}/1", text.substr(0, at)));
+  if (!address)
+    return fmt::format("neighbour '{}' is not the address of one station (10.0.0.9)", text.substr(0, at));
+  const auto mac = parse_mac(text.substr(at + 1));
+  if (!mac) return mac.error();
+  nic.neighbours.push_back({address->gid, *mac});
+  return {};
+}
+
 std::string set_mac(std::string_view text, NicSpec& nic) {
   auto mac = parse_mac(text);
   if (!mac) return mac.error();
@@ -284,6 +307,8 @@ std::string read_nic(const toml::table& table, NicSpec& nic) {
       {"port", text_setter([&](std::string_view text) { return parse_port(text, nic); })},
       {"kernel", text_setter([&](std::string_view text) { return set_kernel_interface(text, nic); })},
       {"ip", texts_setter([&](std::string_view text) { return add_address(text, nic); })},
+      {"gateway", texts_setter([&](std::string_view text) { return add_gateway(text, nic); })},
+      {"neighbour", texts_setter([&](std::string_view text) { return add_neighbour(text, nic); })},
       {"mac", text_setter([&](std::string_view text) { return set_mac(text, nic); })},
       {"gso",
        [&](const toml::node& node) {
@@ -320,6 +345,9 @@ std::string read_nics(const toml::node& node, DaemonConfig& config) {
 
 // What does not go with a NIC's port; or empty.
 std::string check_port(const NicSpec& nic) {
+  if ((!nic.gateways.empty() || !nic.neighbours.empty()) &&
+      (nic.port == PortKind::kFabric || nic.port == PortKind::kUdp))
+    return fmt::format("{}: gateway= and neighbour= are for ports with an Ethernet", nic.name);
   if (nic.port != PortKind::kUdp) {
     if (nic.gso) return fmt::format("{}: gso= is for udp ports", nic.name);
     if (is_on_interface(nic) || !nic.addresses.empty()) return {};
@@ -410,7 +438,8 @@ Parsed<NicSpec> parse_nic(std::string_view text) {
     const auto part = text.substr(at, comma - at);
     const auto equals = part.find('=');
     const auto key = part.substr(0, equals);
-    const bool is_ours = key == "port" || key == "ip" || key == "mac" || key == "mtu" || key == "kernel";
+    const bool is_repeatable = key == "ip" || key == "gateway" || key == "neighbour";
+    const bool is_ours = is_repeatable || key == "port" || key == "mac" || key == "mtu" || key == "kernel";
     if (at == 0) {
       if (!is_nic_name(part)) return fail(fmt::format("NIC name '{}' is not rxe followed by a number", part));
       nic.name = part;
@@ -419,12 +448,16 @@ Parsed<NicSpec> parse_nic(std::string_view text) {
     } else {
       if (equals == part.npos) return fail(fmt::format("'{}' is not key=value", part));
       const auto value = part.substr(equals + 1);
-      if (!seen.insert(key).second && key != "ip") return fail(fmt::format("'{}' is given twice", key));
+      if (!seen.insert(key).second && !is_repeatable) return fail(fmt::format("'{}' is given twice", key));
       std::string error;
       if (key == "port")
         port = value;
       else if (key == "ip")
         error = add_address(value, nic);
+      else if (key == "gateway")
+        error = add_gateway(value, nic);
+      else if (key == "neighbour")
+        error = add_neighbour(value, nic);
       else if (key == "mac")
         error = set_mac(value, nic);
       else if (key == "mtu")
@@ -434,7 +467,8 @@ Parsed<NicSpec> parse_nic(std::string_view text) {
       else if (key == "gso")
         error = parse_gso(value, nic);
       else
-        error = fmt::format("unknown key '{}'; there are port, ip, mac, mtu, kernel and gso", key);
+        error = fmt::format(
+            "unknown key '{}'; there are port, ip, gateway, neighbour, mac, mtu, kernel and gso", key);
       if (!error.empty()) return fail(std::move(error));
     }
     at = comma + 1;

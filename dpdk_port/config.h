@@ -29,10 +29,12 @@ struct NicSpec {
   std::string device;                // kMemif, kPcap, kDevice: for DPDK, "net_null0,size=64"
   std::string kernel_interface;      // a TAP to make for the kernel's share of the traffic; empty: none
   proto::Gid local_address;          // kUdp
-  std::vector<emulator::NicAddress> addresses;  // empty: the interface's own; kUdp: empty
-  std::optional<proto::Mac> mac;                // else as default_mac_is() says
-  bool gso = false;                             // kUdp: runs of packets are handed to the kernel as one
-  std::optional<std::uint32_t> mtu_bytes;       // else the interface's, or what suits the port
+  std::vector<emulator::NicAddress> addresses;             // empty: the interface's own; kUdp: empty
+  std::vector<proto::Gid> gateways;                        // of each family one at most
+  std::vector<emulator::NicConfig::Neighbour> neighbours;  // that are not asked for their MAC
+  std::optional<proto::Mac> mac;                           // else as default_mac_is() says
+  bool gso = false;                        // kUdp: runs of packets are handed to the kernel as one
+  std::optional<std::uint32_t> mtu_bytes;  // else the interface's, or what suits the port
 };
 
 struct DaemonConfig {
@@ -54,7 +56,7 @@ inline constexpr std::uint32_t kEthernetMtuBytes = 1500;
 inline constexpr std::uint32_t kAfXdpMaxMtuBytes = 3434;
 inline constexpr std::uint32_t kMaxShards = 16;
 
-// "rxe0,port=fabric,ip=127.77.0.1/24[,ip=...][,mac=...][,mtu=...][,gso=on]"
+// "rxe0,port=fabric,ip=127.77.0.1/24[,ip=...][,gateway=...][,neighbour=ADDRESS@MAC][,mac=...][,mtu=...][,gso=on]"
 [[nodiscard]] Parsed<NicSpec> parse_nic(std::string_view text);
 // "af_packet:eth0" or "memif:server=/run/a.sock,id=3", into `nic`; the error, or empty.
 [[nodiscard]] std::string parse_port(std::string_view text, NicSpec& nic);

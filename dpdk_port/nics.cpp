@@ -134,6 +134,7 @@ Parsed<std::vector<ResolvedNic>> resolve(const std::vector<NicSpec>& specs) {
     ResolvedNic nic;
     nic.spec = specs[i];
     nic.config.name = specs[i].name;
+    nic.config.gateways = specs[i].gateways;
     if (specs[i].port == PortKind::kUdp) {
       if (auto error = take_from_address(nic); !error.empty())
         return Unexpected{fmt::format("{}: {}", specs[i].name, error)};
@@ -159,9 +160,10 @@ Parsed<std::vector<ResolvedNic>> resolve(const std::vector<NicSpec>& specs) {
 
 std::string name_neighbours(std::vector<ResolvedNic>& nics) {
   if (auto error = check_unique(nics); !error.empty()) return error;
-  // A NIC knows itself, and on the fabric the others, so that no connection there waits for an ARP.
+  // A NIC knows what it was told, itself, and on the fabric the others, so that no connection there waits for
+  // an ARP.
   for (auto& nic : nics) {
-    nic.config.neighbours.clear();
+    nic.config.neighbours = nic.spec.neighbours;
     for (const auto& other : nics) {
       const bool both_on_fabric = nic.spec.port == PortKind::kFabric && other.spec.port == PortKind::kFabric;
       if (&nic != &other && !both_on_fabric) continue;

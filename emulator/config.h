@@ -24,8 +24,9 @@ struct NicConfig {
   // A kernel also finds the way to each peer, and no frame leaves as one: every unicast GID of the addresses'
   // families is reached at its made_up_mac(), nobody is asked.
   bool kernel_finds_neighbours = false;
-  std::optional<proto::Gid>
-      gateway;  // for GIDs of its family that are not on link; none: those are unreachable
+  // For GIDs that are not on link; of each family one at most. Without: those are unreachable.
+  std::vector<proto::Gid> gateways;
+  [[nodiscard]] std::optional<proto::Gid> gateway(bool ipv4) const;
   bool link_up = true;
   // Neighbours known without asking: static entries of the configuration and the NICs on the same fabric.
   struct Neighbour {

@@ -43,6 +43,12 @@ constexpr std::size_t kMostHeaderBytes = proto::Ipv6Header::kSize + proto::UdpHe
 
 }  // namespace
 
+std::optional<proto::Gid> NicConfig::gateway(bool ipv4) const {
+  const auto found = std::find_if(gateways.begin(), gateways.end(),
+                                  [&](const proto::Gid& one) { return one.is_ipv4() == ipv4; });
+  return found == gateways.end() ? std::nullopt : std::optional(*found);
+}
+
 std::vector<proto::Gid> gid_table(const NicConfig& nic) {
   std::vector<proto::Gid> table{link_local(nic.mac)};
   for (const NicAddress& address : nic.addresses) {

@@ -148,7 +148,8 @@ NeighbourCache::NeighbourCache(const NicConfig& nic, Duration timeout, bool answ
     : mac_(nic.mac),
       addresses_(nic.addresses),
       own_(gid_table(nic)),
-      gateway_(nic.gateway),
+      gateway4_(nic.gateway(true)),
+      gateway6_(nic.gateway(false)),
       timeout_(timeout),
       max_frame_bytes_(std::min(kMaxNeighbourFrame, kEthernetBytes + nic.mtu_bytes)),
       answers_(answers),
@@ -193,8 +194,7 @@ std::optional<Gid> NeighbourCache::next_hop(const Gid& gid) const {
   for (const NicAddress& address : addresses_) {
     if (is_on_link(gid, address)) return gid;
   }
-  if (gateway_.has_value() && gateway_->is_ipv4() == gid.is_ipv4()) return gateway_;
-  return std::nullopt;
+  return gid.is_ipv4() ? gateway4_ : gateway6_;
 }
 
 // The own address to ask from: of the target's prefix if there is one, else any of its family.

@@ -137,7 +137,7 @@ class NeighbourCache {
   proto::Mac mac_;
   std::vector<NicAddress> addresses_;
   std::vector<proto::Gid> own_;  // gid_table()
-  std::optional<proto::Gid> gateway_;
+  std::optional<proto::Gid> gateway4_, gateway6_;
   Duration timeout_;
   std::size_t max_frame_bytes_;
   bool answers_;

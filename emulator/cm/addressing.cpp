@@ -38,7 +38,10 @@ bool is_loopback(const proto::Gid& ip) {
 }
 
 Addressing::Nic::Nic(const NicConfig& config)
-    : gids(gid_table(config)), gateway(config.gateway), path_mtu(active_path_mtu(config.mtu_bytes)) {
+    : gids(gid_table(config)),
+      gateway4(config.gateway(true)),
+      gateway6(config.gateway(false)),
+      path_mtu(active_path_mtu(config.mtu_bytes)) {
   addresses = {{gids.front(), 64}};
   std::copy_if(config.addresses.begin(), config.addresses.end(), std::back_inserter(addresses),
                [](const NicAddress& one) { return one.gid != proto::Gid{}; });
@@ -70,8 +73,9 @@ std::optional<proto::Gid> Addressing::behind_gateway(const Nic& nic, const proto
   const bool ipv4 = destination.is_ipv4();
   // A group has no gateway and needs none: it is asked for on the NIC itself.
   if (!is_multicast(destination)) {
-    if (!nic.gateway || nic.gateway->is_ipv4() != ipv4 || is_loopback(destination)) return std::nullopt;
-    const Match way = on_link(nic, *nic.gateway);
+    const auto& gateway = ipv4 ? nic.gateway4 : nic.gateway6;
+    if (!gateway || is_loopback(destination)) return std::nullopt;
+    const Match way = on_link(nic, *gateway);
     // A gateway of link-local scope says nothing about the source.
     if (way.prefix >= 0 && way.source != nic.gids.front()) return way.source;
   }

@@ -52,7 +52,7 @@ class Addressing {
 
     std::vector<NicAddress> addresses;  // the link-local one first
     std::vector<proto::Gid> gids;       // zero: a free place
-    std::optional<proto::Gid> gateway;
+    std::optional<proto::Gid> gateway4, gateway6;
     proto::PathMtu path_mtu = proto::PathMtu::k256;
     std::uint64_t guid = 0;
   };

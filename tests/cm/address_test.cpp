@@ -24,7 +24,7 @@ struct Router {
     std::vector<NicConfig> all{nic(1, "10.0.0.1"), nic(2, "10.0.0.130"), nic(3, "192.168.1.5")};
     all[0].addresses.push_back({ip("fd00::1"), 64});
     all[1].addresses[0].prefix_length = 25;
-    all[2].gateway = ip("192.168.1.1");
+    all[2].gateways = {ip("192.168.1.1")};
     return all;
   }
   std::errc resolve(IdHandle id, const char* to, std::optional<SocketAddress> from = std::nullopt) {

@@ -52,6 +52,24 @@ TEST_CASE("a NIC of the command line, with everything") {
   CHECK(nic->port_text == "af_packet:eth0");
 }
 
+TEST_CASE("gateways and neighbours of a NIC") {
+  const auto nic = parse_nic(
+      "rxe0,port=af_packet:eth0,gateway=10.0.0.254,gateway=fe80::1,neighbour=10.0.0.9@02:00:00:00:00:09,"
+      "neighbour=fd00::9@02:00:00:00:00:0a");
+  REQUIRE(nic);
+  REQUIRE(nic->gateways.size() == 2);
+  CHECK(to_text(nic->gateways[0]) == "10.0.0.254");
+  CHECK(to_text(nic->gateways[1]) == "fe80::1");
+  REQUIRE(nic->neighbours.size() == 2);
+  CHECK(to_text(nic->neighbours[0].gid) == "10.0.0.9");
+  CHECK(to_text(nic->neighbours[1].mac) == "02:00:00:00:00:0a");
+  for (const char* port : {"fabric,ip=10.0.0.1/24", "udp:127.0.0.1"}) {
+    DaemonConfig config;
+    config.nics = {*parse_nic(std::string("rxe0,gateway=10.0.0.254,port=") + port)};
+    CHECK(check(config) == "rxe0: gateway= and neighbour= are for ports with an Ethernet");
+  }
+}
+
 TEST_CASE("a NIC is on the fabric unless said otherwise") {
   const auto nic = parse_nic("rxe0,ip=127.77.0.1/24");
   REQUIRE(nic);
@@ -132,6 +150,11 @@ TEST_CASE("a wrong NIC is refused with the reason") {
       {"rxe0,ip=224.0.0.1/24", "is not a unicast address"},
       {"rxe0,ip=ff02::1/64", "is not a unicast IPv6 address"},
       {"rxe0,ip=::ffff:10.0.0.1/96", "is not a unicast IPv6 address"},
+      {"rxe0,gateway=10.0.0.1/24", "gateway '10.0.0.1/24' is not the address of one station"},
+      {"rxe0,gateway=10.0.0.1,gateway=10.0.0.2", "gateway '10.0.0.2' is the second of its family"},
+      {"rxe0,neighbour=10.0.0.1", "neighbour '10.0.0.1' is not ADDRESS@MAC"},
+      {"rxe0,neighbour=10.0.0@02:00:00:00:00:01", "neighbour '10.0.0' is not the address of one station"},
+      {"rxe0,neighbour=10.0.0.1@ff:ff:ff:ff:ff:ff", "is not the MAC address of one station"},
       {"rxe0,mac=2:0:0:0:0:1", "is not a MAC address"},
       {"rxe0,mac=02:00:00:00:00:0g", "is not a MAC address"},
       {"rxe0,mac=02-00-00-00-00-01", "is not a MAC address"},
@@ -160,7 +183,7 @@ TEST_CASE("a wrong NIC is refused with the reason") {
       {"rxe0,port=ring:a_b", "ring 'a_b' is not a name of at most 12 letters and digits"},
       {"rxe0,port=dev:", "'' is not the name of a DPDK device"},
       {"rxe0,port=dev:iface=eth0", "'iface=eth0' is not the name of a DPDK device"},
-      {"rxe0,port=tap:tap0,iface=eth0", "unknown key 'iface'; there are port, ip, mac, mtu, kernel and gso"},
+      {"rxe0,port=tap:tap0,iface=eth0", "unknown key 'iface'; there are port, ip, gateway, neighbour, mac, mtu, kernel and gso"},
       {"rxe0,port=tap:tap0,kernel=a/b", "'a/b' is not the name of an interface"},
       {"rxe0,port=af_packet:", "is not the name of an interface"},
       {"rxe0,port=af_packet:0123456789abcdef", "is not the name of an interface"},
@@ -241,8 +264,10 @@ allow_gid = [100]
 eal = ["--log-level=debug"]
 [[nic]]
 name = "rxe0"
-port = "fabric"
+port = "tap:tap0"
 ip = ["10.0.0.1/24", "fd00::1/64"]
+gateway = "10.0.0.254"
+neighbour = ["10.0.0.9@02:00:00:00:00:0b"]
 mac = "02:00:00:00:00:09"
 mtu = 1500
 [[nic]]
@@ -261,6 +286,8 @@ ip = "10.0.0.2/24"
   REQUIRE(config.nics.size() == 2);
   CHECK(config.nics[0].addresses.size() == 2);
   CHECK(config.nics[0].mtu_bytes == 1500);
+  CHECK(config.nics[0].gateways.size() == 1);
+  CHECK(config.nics[0].neighbours.size() == 1);
   CHECK(config.nics[1].name == "rxe1");
   CHECK(check(config).empty());
 }

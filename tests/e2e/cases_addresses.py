@@ -79,3 +79,24 @@ def _(world):
           f"a kernel's addresses are not ours to change: {refused.describe()}")
     for daemon in daemons:
         world.stop_daemon(daemon)
+
+
+@case("addresses/gateway-and-neighbour", users=("root",), limit=60)
+def _(world):
+    """A peer that is not on link is reached by the gateway, or without asking anybody where its MAC is given."""
+    hosts = TwoHosts(world, mtu=4200)
+    mac = "02:00:00:00:78:02"
+    peer = hosts.start_daemon(2, address=f",mac={mac},ip=10.78.6.2/24,ip=10.78.5.254/24")
+    for way in ("gateway=10.78.5.254", f"neighbour=10.78.6.2@{mac}"):
+        daemon = hosts.start_daemon(1, address=f",ip=10.78.5.1/24,{way}")
+        hosts.pair("ibv_rc_pingpong", ["-c"])
+        world.stop_daemon(daemon)
+    daemon = hosts.start_daemon(1, address=",ip=10.78.5.1/24")
+    command = ["ibv_rc_pingpong", "-d", "rxe0", "-g", "1", "-p", str(free_port())]
+    server = hosts.start(1, "server", world.under_roci(None, command))
+    world.wait_listening(server, int(command[-1]))
+    client = hosts.start(2, "client", world.under_roci(None, [*command, "10.78.1.1"]))
+    check(server.wait(20 * world.slow) != 0, "a peer that nobody leads to is reached")
+    client.wait(20 * world.slow)
+    for each in (daemon, peer):
+        world.stop_daemon(each)

@@ -167,6 +167,33 @@ TEST_CASE(
   CHECK(packet.ethernet->destination == Bench::kPeerMac);
 }
 
+TEST_CASE("RC and UC: traffic class, hop limit and flow label are those of the address, both ways") {
+  const auto [type, ipv6] =
+      GENERATE(table<QpType, bool>({{QpType::kRc, false}, {QpType::kRc, true}, {QpType::kUc, true}}));
+  Bench bench({.ipv6 = ipv6});
+  ConnectionOptions options;
+  options.qp.type = type;
+  options.traffic_class = 0x6B;  // the ECN bits are not the application's
+  options.hop_limit = 9;
+  options.flow_label = 0x12345;
+  Connection qp = bench.connect(options);
+  const auto expect_path = [&, is_ipv6 = ipv6] {
+    const auto sent = bench.take();
+    REQUIRE(sent.has_value());
+    const proto::Packet& packet = sent->packet;
+    CHECK((is_ipv6 ? packet.ipv6->traffic_class : packet.ipv4->traffic_class) == 0x68);
+    CHECK((is_ipv6 ? packet.ipv6->hop_limit : packet.ipv4->time_to_live) == 9);
+    if (is_ipv6) CHECK(packet.ipv6->flow_label == 0x12345);
+    CHECK(packet.udp->source_port == (0xC000 | (0x2345 ^ (0x12345 >> 14))));
+  };
+  bench.post(qp, {.wr_id = 1, .sges = {qp.mr.sge(0, 4)}});
+  expect_path();
+  if (type != QpType::kRc) return;
+  qp.recv(2);
+  bench.send(qp, {.opcode = Opcode::kRcSendOnly, .psn = kPeerPsn, .ack_request = true});
+  expect_path();
+}
+
 TEST_CASE("a snapshot lists what is there") {
   Bench bench;
   Connection qp = bench.connect();

@@ -404,13 +404,13 @@ TEST_CASE("off link: by the gateway of the family, else unreachable") {
   }
   SECTION("no address to ask the gateway from") {
     config.addresses = {{gid("fd00::1"), 64}};
-    config.gateway = gid("10.0.0.254");
+    config.gateways = {gid("10.0.0.254")};
     NeighbourCache cache(config, seconds(1), true);
     CHECK(cache.request(gid("10.0.1.2"), kStart) == NeighbourState::kUnreachable);
     CHECK_FALSE(cache.has_frame());
   }
   SECTION("gateway") {
-    config.gateway = gid("10.0.0.254");
+    config.gateways = {gid("10.0.0.254")};
     NeighbourCache cache(config, seconds(1), true);
     CHECK(cache.request(gid("10.0.1.2"), kStart) == NeighbourState::kPending);
     const Bytes request = next_frame(cache);
@@ -420,6 +420,13 @@ TEST_CASE("off link: by the gateway of the family, else unreachable") {
     CHECK(cache.lookup(gid("10.0.1.2")) == kPeer);
     CHECK(cache.lookup(gid("192.0.2.1")) == kPeer);
     CHECK(cache.request(gid("2001:db8::1"), kStart) == NeighbourState::kUnreachable);
+  }
+  SECTION("a gateway of each family") {
+    config.gateways = {gid("fe80::254"), gid("10.0.0.254")};
+    config.neighbours = {{gid("fe80::254"), kOther}, {gid("10.0.0.254"), kPeer}};
+    NeighbourCache cache(config, seconds(1), true);
+    CHECK(cache.lookup(gid("2001:db8::1")) == kOther);
+    CHECK(cache.lookup(gid("192.0.2.1")) == kPeer);
   }
 }
 

@@ -183,6 +183,9 @@ sim::ConnectOptions Bench::connect_options(const ConnectionOptions& options) con
   to.timeout = options.timeout;
   to.retry_cnt = options.retry_cnt;
   to.rnr_retry = options.rnr_retry;
+  to.traffic_class = options.traffic_class;
+  to.hop_limit = options.hop_limit;
+  to.flow_label = options.flow_label;
   return to;
 }
 

@@ -117,6 +117,8 @@ struct ConnectionOptions {
   std::uint32_t our_psn = kOurPsn, peer_psn = kPeerPsn;
   proto::PathMtu mtu = proto::PathMtu::k256;
   std::uint8_t timeout = 14, retry_cnt = 3, rnr_retry = 3, min_rnr_timer = 12;
+  std::uint8_t traffic_class = 0, hop_limit = 64;
+  std::uint32_t flow_label = 0;
   std::uint8_t max_rd_atomic = 4, max_dest_rd_atomic = 4;
   std::uint32_t access =
       emulator::kAccessRemoteWrite | emulator::kAccessRemoteRead | emulator::kAccessRemoteAtomic;

@@ -339,6 +339,9 @@ std::errc Client::to_rtr(Qp& qp, const ConnectOptions& options) {
   attributes.av.dgid = options.dgid;
   attributes.av.is_global = true;
   attributes.av.sgid_index = options.sgid_index;
+  attributes.av.traffic_class = options.traffic_class;
+  attributes.av.hop_limit = options.hop_limit;
+  attributes.av.flow_label = options.flow_label;
   attributes.path_mtu_code = mtu_code(options.mtu);
   attributes.dest_qpn = options.dest_qpn;
   attributes.rq_psn = options.rq_psn;

@@ -238,6 +238,8 @@ struct ConnectOptions {
       emulator::kAccessRemoteWrite | emulator::kAccessRemoteRead | emulator::kAccessRemoteAtomic;
   std::uint8_t max_rd_atomic = 8, max_dest_rd_atomic = 8;
   std::uint8_t min_rnr_timer = 1, timeout = 14, retry_cnt = 7, rnr_retry = 7;
+  std::uint8_t traffic_class = 0, hop_limit = 64;
+  std::uint32_t flow_label = 0;
 };
 
 class Client {
