@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "proto/text.h"
 #include "tests/emulator/script.h"
 
 using namespace roci;
