@@ -107,7 +107,7 @@ struct Daemon::Impl {
   void add_nics();
   void open_ports();
   void watch_links();
-  void follow_link(NicId nic, bool up);
+  void follow(NicId nic, PortState state);
   void follow_addresses(std::size_t index);
   [[nodiscard]] bool wait_for_pass() const;
   [[nodiscard]] std::string describe() const;
@@ -118,7 +118,7 @@ struct Daemon::Impl {
   const Eal eal;
   std::vector<std::unique_ptr<Port>> ports;  // and the kernel's shares
   Topology topology;
-  std::atomic<std::uint64_t> links_up{0};
+  LinkStates link_states;
   CaptureHub capture;
   std::vector<std::unique_ptr<Shard>> shards;
   std::unique_ptr<shim::ControlServer> server;
@@ -159,7 +159,7 @@ Daemon::Impl::Impl(const DaemonConfig& wanted)
     shard.number = number;
     shard.idle.never_sleep = config.poll;
     rte_mempool* pool = pool_or_throw(fmt::format("shard{}", number), kShardMbufs, frame_bytes(nics));
-    shards.push_back(std::make_unique<Shard>(shard, topology, pool, capture.tap(number), links_up));
+    shards.push_back(std::make_unique<Shard>(shard, topology, pool, capture.tap(number), link_states));
   }
   capture.set_wait_for_pass([this] { return wait_for_pass(); });
 
@@ -223,7 +223,8 @@ void Daemon::Impl::add_nics() {
   open_ports();
   for (std::size_t i = 0; i < nics.size(); ++i) {
     const auto& nic = nics[i];
-    if (nic.config.link_up) links_up |= std::uint64_t{1} << i;
+    if (nic.config.link_up) link_states.up |= std::uint64_t{1} << i;
+    link_states.mtu_bytes[i] = nic.config.mtu_bytes;
     if (nic.spec.port == PortKind::kFabric) topology.add_fabric_nic(nic_id(i), nic.config.mac);
     std::string addresses;
     for (const auto& address : nic.config.addresses)
@@ -272,23 +273,35 @@ void Daemon::Impl::watch_links() {
       }
     };
     links.read(
-        [&](int index, bool up) { for_each_on(index, [&](std::size_t i) { follow_link(nic_id(i), up); }); },
+        [&](int index, bool up, std::uint32_t mtu_bytes) {
+          for_each_on(index, [&](std::size_t i) { follow(nic_id(i), {up, mtu_bytes}); });
+        },
         [&](int index) { for_each_on(index, [this](std::size_t i) { follow_addresses(i); }); });
     for (const auto& [port, its_nics] : devices) {
       const auto state = port->state();
       for (const NicId nic : its_nics) {
-        if (state) follow_link(nic, state->link_up);
+        if (state) follow(nic, *state);
       }
     }
   }
 }
 
-void Daemon::Impl::follow_link(NicId nic, bool up) {
+void Daemon::Impl::follow(NicId nic, PortState state) {
+  const ResolvedNic& its = nics[nic.index];
+  // What the NIC began with is also what its buffers have room for.
+  const std::uint32_t mtu = std::clamp(state.mtu_bytes, kMinMtuBytes, its.config.mtu_bytes);
+  if (state.mtu_bytes != 0 && link_states.mtu_bytes[nic.index].exchange(mtu) != mtu) {
+    spdlog::info("{}: MTU {}", its.config.name, mtu);
+    server->on_mtu(nic, mtu);
+    ++link_states.mtu_changes;
+    for (const auto& shard : shards)
+      shard->kick();
+  }
   const std::uint64_t bit = std::uint64_t{1} << nic.index;
-  const std::uint64_t before = up ? links_up.fetch_or(bit) : links_up.fetch_and(~bit);
-  if (((before & bit) != 0) == up) return;
-  spdlog::info("{}: link {}", nics[nic.index].config.name, up ? "up" : "down");
-  server->on_link(nic, up);
+  const std::uint64_t before = state.link_up ? link_states.up.fetch_or(bit) : link_states.up.fetch_and(~bit);
+  if (((before & bit) != 0) == state.link_up) return;
+  spdlog::info("{}: link {}", its.config.name, state.link_up ? "up" : "down");
+  server->on_link(nic, state.link_up);
   for (const auto& shard : shards)
     shard->kick();
 }
@@ -380,8 +393,8 @@ std::string Daemon::Impl::describe() const {
                                                  defaults.most_port_back_off / std::chrono::microseconds(1));
     all["ports"].push_back({{"nic", nics[i].config.name},
                             {"port", nics[i].spec.port_text},
-                            {"mtu", nics[i].config.mtu_bytes},
-                            {"link", ((links_up.load() >> i) & 1) != 0 ? "up" : "down"},
+                            {"mtu", link_states.mtu_bytes[i].load()},
+                            {"link", ((link_states.up.load() >> i) & 1) != 0 ? "up" : "down"},
                             {"wakeup", wakeup}});
   }
   return all.dump();

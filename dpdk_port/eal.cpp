@@ -172,7 +172,7 @@ DriverMessages::~DriverMessages() {
 }
 
 // EAL's own thread for interrupts goes on through the clean-up, which takes away memory that it looks at: a
-// memif whose peer has not hung up yet is still there, and 3 of 25 daemons crashed. Without huge pages there
+// memif's connection is still there, and 3 of 25 daemons crashed. Without huge pages there
 // is nothing that outlives the process, so nothing is cleaned up.
 void stop_eal() {
   if (rte_eal_has_hugepages() != 0) (void)rte_eal_cleanup();

@@ -1,10 +1,14 @@
 #include "dpdk_port/ethdev_port.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include <fmt/format.h>
+#include <rte_alarm.h>
 #include <rte_dev.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>
@@ -25,10 +29,34 @@ std::string device_name(const std::string& device) { return device.substr(0, dev
 
 }  // namespace
 
+// memif's driver frees at close what its interrupt handler goes on with (servers whose client was about to
+// return crashed), so its devices end with the process, which hangs up, too.
 EthdevPort::~EthdevPort() {
+  if (is_memif()) return;
   const DriverMessages unheard;
   if (started_) (void)rte_eth_dev_stop(port_);
   if (probed_) (void)rte_eth_dev_close(port_);
+}
+
+bool EthdevPort::is_memif() const { return config_.device.rfind("net_memif", 0) == 0; }
+
+// In EAL's interrupt thread, in which memif's driver makes and ends connections without a lock.
+void EthdevPort::restart() {
+  constexpr auto kPatience = std::chrono::seconds(1);
+  struct Call {
+    EthdevPort& port;
+    std::atomic<bool> done{false};
+  } call{*this};
+  const auto run = [](void* argument) {
+    auto& its = *static_cast<Call*>(argument);
+    its.port.stop_and_start();
+    its.done = true;
+  };
+  if (rte_eal_alarm_set(1, run, &call) != 0) return;
+  const auto give_up = std::chrono::steady_clock::now() + kPatience;
+  while (!call.done && std::chrono::steady_clock::now() < give_up)
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  (void)rte_eal_alarm_cancel(run, &call);  // and waits for one that runs
 }
 
 std::string EthdevPort::probe() {
@@ -124,7 +152,7 @@ bool EthdevPort::link_is_up() const {
   return rte_eth_link_get_nowait(port_, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
 }
 
-void EthdevPort::restart() {
+void EthdevPort::stop_and_start() {
   const DriverMessages unheard;
   if (started_) (void)rte_eth_dev_stop(port_);
   started_ = rte_eth_dev_start(port_) == 0;

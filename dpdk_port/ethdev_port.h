@@ -55,6 +55,8 @@ class EthdevPort : public Port {
   [[nodiscard]] std::string probe();
   [[nodiscard]] std::string set_up_queues(rte_mempool* pool);
   [[nodiscard]] std::string set_mtu();
+  void stop_and_start();
+  [[nodiscard]] bool is_memif() const;
   void receive_all_stations(std::vector<std::string>& warnings);
 
   const EthdevConfig config_;

@@ -161,8 +161,9 @@ LinkMonitor::LinkMonitor() : fd_(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SO
   if (fd_ && bind(fd_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) fd_.reset();
 }
 
-void LinkMonitor::read(const std::function<void(int index, bool link_up)>& link_changed,
-                       const std::function<void(int index)>& addresses_changed) {
+void LinkMonitor::read(
+    const std::function<void(int index, bool link_up, std::uint32_t mtu_bytes)>& link_changed,
+    const std::function<void(int index)>& addresses_changed) {
   alignas(nlmsghdr) Buffer buffer;
   for (;;) {
     const ssize_t got = recv(fd_.get(), buffer.data(), buffer.size(), 0);
@@ -175,8 +176,12 @@ void LinkMonitor::read(const std::function<void(int index, bool link_up)>& link_
       }
       const auto* header = payload<ifinfomsg>(message);
       if (header == nullptr) return;
-      if (message->nlmsg_type == RTM_NEWLINK) link_changed(header->ifi_index, link_is_up(*header));
-      if (message->nlmsg_type == RTM_DELLINK) link_changed(header->ifi_index, false);
+      std::uint32_t mtu_bytes = 0;
+      for_each_attribute(message, sizeof *header, [&](int type, const char* value, std::size_t length) {
+        if (type == IFLA_MTU && length == 4) std::memcpy(&mtu_bytes, value, 4);
+      });
+      if (message->nlmsg_type == RTM_NEWLINK) link_changed(header->ifi_index, link_is_up(*header), mtu_bytes);
+      if (message->nlmsg_type == RTM_DELLINK) link_changed(header->ifi_index, false, 0);
     });
   }
 }

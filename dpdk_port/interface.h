@@ -34,7 +34,7 @@ struct Interface {
 // prefix (127.0.0.2).
 [[nodiscard]] Parsed<Interface> query_interface_of(const proto::Gid& address);
 
-// Tells of links going up and down, and of addresses that come and go. One thread.
+// Tells of links going up and down, of MTUs, and of addresses that come and go. One thread.
 class LinkMonitor {
  public:
   LinkMonitor();
@@ -42,8 +42,8 @@ class LinkMonitor {
   // Readable when something changed; -1 if the kernel gives none.
   [[nodiscard]] int fd() const { return fd_.get(); }
   // Reads what waits; calls for every interface that was reported. What its addresses are,
-  // query_interface() tells.
-  void read(const std::function<void(int index, bool link_up)>& link_changed,
+  // query_interface() tells. `mtu_bytes` 0: unknown, as the interface is gone.
+  void read(const std::function<void(int index, bool link_up, std::uint32_t mtu_bytes)>& link_changed,
             const std::function<void(int index)>& addresses_changed);
 
  private:

@@ -160,13 +160,12 @@ Parsed<std::vector<ResolvedNic>> resolve(const std::vector<NicSpec>& specs) {
 
 std::string name_neighbours(std::vector<ResolvedNic>& nics) {
   if (auto error = check_unique(nics); !error.empty()) return error;
-  // A NIC knows what it was told, itself, and on the fabric the others, so that no connection there waits for
-  // an ARP.
+  // A NIC knows what it was told, itself and those on its port, the fabric too, so that no connection there
+  // waits for an ARP; which a kernel does not answer to whom it has the address of itself.
   for (auto& nic : nics) {
     nic.config.neighbours = nic.spec.neighbours;
     for (const auto& other : nics) {
-      const bool both_on_fabric = nic.spec.port == PortKind::kFabric && other.spec.port == PortKind::kFabric;
-      if (&nic != &other && !both_on_fabric) continue;
+      if (&nic != &other && nic.spec.port_text != other.spec.port_text) continue;
       for (const auto& gid : emulator::gid_table(other.config))
         nic.config.neighbours.push_back({gid, other.config.mac});
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
+#include <fstream>
 #include <utility>
 
 #include <fmt/format.h>
@@ -61,6 +62,18 @@ PoolSize pool_size(PortKind kind, std::uint32_t mtu_bytes) {
 rte_mempool* make_port_pool(const std::string& name, PortKind kind, std::uint32_t mtu_bytes) {
   const PoolSize size = pool_size(kind, mtu_bytes);
   return make_pool(name, size.mbufs, size.data_bytes);
+}
+
+// Linux answers ARP on each interface for the addresses of all of them, so several MACs would claim one.
+std::string arp_ignore_of(const std::string& interface) {
+  return fmt::format("/proc/sys/net/ipv4/conf/{}/arp_ignore", interface);
+}
+
+bool answers_for_others(const std::string& interface) {
+  int all = 0, its = 0;
+  std::ifstream(arp_ignore_of("all")) >> all;
+  std::ifstream(arp_ignore_of(interface)) >> its;
+  return all == 0 && its == 0;
 }
 
 // Opening of one port.
@@ -216,6 +229,16 @@ Opened open_kernel_share(const ResolvedNic& nic) {
   if (pool == nullptr) return fail("no memory for its buffers; give EAL more by -m");
   auto opened = open_tap(share, pool, warnings);
   if (!opened) return fail(opened.error());
+  std::ofstream(arp_ignore_of(share.name)) << 1 << std::flush;
+  std::vector<std::string> flux{share.name};
+  if (is_on_interface(nic.spec) && nic.spec.port != PortKind::kAfXdp) flux.push_back(nic.interface.name);
+  for (const auto& interface : flux) {
+    if (answers_for_others(interface))
+      warnings.push_back(
+          fmt::format("interface '{}' answers ARP for addresses of '{}' too; set sysctl "
+                      "net.ipv4.conf.{}.arp_ignore=1",
+                      interface, flux.front() == interface ? "others" : share.name, interface));
+  }
   for (const auto& warning : warnings)
     spdlog::warn("{}: {}", nic.config.name, warning);
   return opened;

@@ -68,11 +68,11 @@ Time monotonic_now() {
 }
 
 Shard::Shard(ShardConfig config, const Topology& topology, rte_mempool* pool, CaptureTap& tap,
-             const std::atomic<std::uint64_t>& links_up)
+             const LinkStates& links)
     : config_(config),
       topology_(topology),
       tap_(tap),
-      links_up_(links_up),
+      links_(links),
       handover_(config.number, topology, tap),
       sink_(pool, handover_),
       idle_(config.idle),
@@ -214,7 +214,12 @@ void Shard::capture(std::span<const Delivery> deliveries, Time time) {
 }
 
 void Shard::follow_links(Time now) {
-  const std::uint64_t up = links_up_.load(std::memory_order_relaxed);
+  if (const std::uint32_t changes = links_.mtu_changes.load(std::memory_order_acquire);
+      std::exchange(mtu_changes_seen_, changes) != changes) {
+    for (const NicId nic : topology_.device_nics())
+      engine_->on_mtu(nic, links_.mtu_bytes[nic.index].load(std::memory_order_relaxed), now);
+  }
+  const std::uint64_t up = links_.up.load(std::memory_order_relaxed);
   handover_.set_links(up);
   for (std::uint64_t changed = std::exchange(links_seen_, up) ^ up; changed != 0; changed &= changed - 1) {
     const auto nic = static_cast<std::uint8_t>(__builtin_ctzll(changed));
@@ -290,7 +295,8 @@ void Shard::sleep(Time now) {
   wake_touched_peers();
   deliver_results();
   const bool has_input = !handover_.input_is_empty() || !commands_.empty() || unsent_reply_.has_value() ||
-                         stopping_.load() || links_up_.load() != links_seen_;
+                         stopping_.load() || links_.up.load() != links_seen_ ||
+                         links_.mtu_changes.load() != mtu_changes_seen_;
   const Time until = deadline(now);
   if (!has_input && until > now) {
     if (tap_.on()) tap_.set_horizon(kNever);

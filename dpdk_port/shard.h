@@ -17,6 +17,7 @@
 #include "dpdk_port/handover.h"
 #include "dpdk_port/idle_policy.h"
 #include "dpdk_port/kernel_groups.h"
+#include "dpdk_port/link_states.h"
 #include "dpdk_port/spsc_ring.h"
 #include "emulator/engine.h"
 #include "verbs_shim/server/server.h"
@@ -48,9 +49,9 @@ class Shard final : public shim::ShardLink {
     bool crowded = false;  // no core to spare: it sleeps at once
   };
 
-  // All outlive it. `links_up`: bit n is the link of NIC n.
+  // All outlive it.
   Shard(ShardConfig config, const Topology& topology, rte_mempool* pool, CaptureTap& tap,
-        const std::atomic<std::uint64_t>& links_up);
+        const LinkStates& links);
   ~Shard() override;
 
   // The engine is made here, as its memory port is the server's. `server` and `peers` (all shards, by number)
@@ -102,7 +103,7 @@ class Shard final : public shim::ShardLink {
   const ShardConfig config_;
   const Topology& topology_;
   CaptureTap& tap_;
-  const std::atomic<std::uint64_t>& links_up_;
+  const LinkStates& links_;
   Handover handover_;
   MbufSink sink_;
   IdlePolicy idle_;
@@ -113,6 +114,7 @@ class Shard final : public shim::ShardLink {
   shim::ControlServer* server_ = nullptr;
   std::unique_ptr<emulator::Engine> engine_;
   std::uint64_t links_seen_ = 0;
+  std::uint32_t mtu_changes_seen_ = 0;
   std::vector<Groups> groups_;
   emulator::Duration port_back_off_{};                  // by now
   std::optional<emulator::CommandReply> unsent_reply_;  // the ring to the control thread was full

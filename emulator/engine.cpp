@@ -602,6 +602,15 @@ void Engine::on_addresses(NicId nic, std::span<const NicAddress> addresses, Time
   impl_->follow_neighbours(now);
 }
 
+void Engine::on_mtu(NicId nic, std::uint32_t mtu_bytes, Time now) {
+  if (nic.index >= impl_->nics.size()) return;
+  Nic& port = *impl_->nics[nic.index];
+  const proto::PathMtu mtu = active_path_mtu(mtu_bytes);
+  if (std::exchange(port.mtu, mtu) == mtu || !port.is_up) return;
+  on_link(nic, false, now);
+  on_link(nic, true, now);
+}
+
 std::span<const proto::Gid> Engine::multicast_groups(NicId nic) const {
   return impl_->nics[nic.index]->groups.groups();
 }

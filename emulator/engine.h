@@ -51,6 +51,8 @@ class Engine {
   // What was connected from an address that is gone stays, but sends nothing and hears nothing until that is
   // back.
   void on_addresses(NicId nic, std::span<const NicAddress> addresses, Time now);
+  // The port's MTU is another. If another path MTU is the largest that fits, its link went down and up.
+  void on_mtu(NicId nic, std::uint32_t mtu_bytes, Time now);
   // Multicast groups that QPs of the NIC, of this shard, are attached to: a port that filters must join them.
   // Good until the next call of submit(); the count grows whenever they changed.
   [[nodiscard]] std::span<const proto::Gid> multicast_groups(NicId nic) const;

@@ -183,7 +183,8 @@ TEST_CASE("a wrong NIC is refused with the reason") {
       {"rxe0,port=ring:a_b", "ring 'a_b' is not a name of at most 12 letters and digits"},
       {"rxe0,port=dev:", "'' is not the name of a DPDK device"},
       {"rxe0,port=dev:iface=eth0", "'iface=eth0' is not the name of a DPDK device"},
-      {"rxe0,port=tap:tap0,iface=eth0", "unknown key 'iface'; there are port, ip, gateway, neighbour, mac, mtu, kernel and gso"},
+      {"rxe0,port=tap:tap0,iface=eth0",
+       "unknown key 'iface'; there are port, ip, gateway, neighbour, mac, mtu, kernel and gso"},
       {"rxe0,port=tap:tap0,kernel=a/b", "'a/b' is not the name of an interface"},
       {"rxe0,port=af_packet:", "is not the name of an interface"},
       {"rxe0,port=af_packet:0123456789abcdef", "is not the name of an interface"},
@@ -343,6 +344,15 @@ TEST_CASE("NICs on the fabric know each other and themselves, others only themse
     const auto gids = emulator::gid_table((*nics)[neighbour.mac == default_mac(0) ? 0 : 1].config);
     CHECK(std::find(gids.begin(), gids.end(), neighbour.gid) != gids.end());
   }
+}
+
+TEST_CASE("NICs on one port know each other, those on different ones do not") {
+  const auto nics = resolve(config_of({"rxe0,port=tap:a,ip=10.0.0.1/24", "rxe1,port=tap:a,ip=10.0.0.2/24",
+                                       "rxe2,port=tap:b,ip=10.0.0.3/24"})
+                                .nics);
+  REQUIRE(nics);
+  CHECK((*nics)[0].config.neighbours.size() == 4);  // two link-local and two addresses
+  CHECK((*nics)[2].config.neighbours.size() == 2);
 }
 
 TEST_CASE("an interface that is not there, or is no Ethernet, is named") {

@@ -127,8 +127,15 @@ def _(world):
     expect_event(world, watch, PORT_ACTIVE)
     watch.kill()
     hosts.pingpong()
+    hosts.daemons[1].kill()  # which leaves its sockets behind; the harness waits for its own
+    pathlib.Path(hosts.env[1]["XDG_RUNTIME_DIR"], "rocinante", "rocid.sock").unlink()
+    hosts.start_daemon(1, f"rxe0,port=memif:server={socket},ip=10.78.0.1/24")
+    for host in (1, 2):
+        hosts.wait_link(host, "up")
+    hosts.pingpong()
     check("polled every 50 to 1000 us" in hosts.show(1), "`roci show` does not say how the port is polled")
     hosts.stop()
+    check(not socket.exists(), "the server's socket is left behind")
 
 
 @case("ports/memif-jumbo", ("user",), limit=60)
@@ -320,3 +327,222 @@ def _(world):
     check("woken by its frames" in shown, f"`roci show` does not say that the port wakes: {shown}")
     for daemon in daemons:
         world.stop_daemon(daemon)
+
+
+def ignore_arp_for_others(hosts):
+    """Or the kernel answers on the wire for what is on the share, as `rocid` warns."""
+    for name in hosts.names:
+        in_root("ip", "netns", "exec", name, "sysctl", "-qw", "net.ipv4.conf.wire0.arp_ignore=1")
+
+
+# --- who shares a port ----------------------------------------------------------------------------------
+
+def pingpong_on(hosts, server, client, options=()):
+    """Between two NICs, each (host, name)."""
+    port = free_port()
+
+    def side(host, nic, *more):
+        return hosts.start(host, f"pingpong-{nic}", hosts.world.under_roci(nic, [
+            "ibv_rc_pingpong", "-c", "-d", nic, "-g", IPV4_GID, "-p", str(port), *options, *more]))
+    waiting = side(*server)
+    hosts.world.wait_listening(waiting, port)
+    side(*client, f"10.78.1.{server[0]}").succeed(30 * hosts.world.slow)
+    waiting.succeed(10 * hosts.world.slow)
+
+
+@case("ports/several-nics-on-one", users=("root",), limit=90)
+def _(world):
+    """Each has a MAC and a share of the kernel's of its own; they reach the other host and each other."""
+    need_tap()
+    hosts = TwoHosts(world, mtu=9000)
+    ignore_arp_for_others(hosts)
+    nics = [f"rxe{i},port=af_packet:wire0,mac=02:00:00:00:01:0{i},ip=10.78.0.{10 + i}/24,kernel=share{i}" for i in (0, 1)]
+    daemons = [world.start_daemon(*(word for nic in nics for word in ("--nic", nic)), namespace=hosts.names[0], env=hosts.env[0]),
+               hosts.start_daemon(2)]
+    for nic in ("rxe0", "rxe1"):
+        pingpong_on(hosts, (1, nic), (2, "rxe0"), ["-m", "4096"])
+        pingpong_on(hosts, (2, "rxe0"), (1, nic))
+    pingpong_on(hosts, (1, "rxe0"), (1, "rxe1"))
+    for address in ("10.78.0.10", "10.78.0.11"):
+        in_root("ip", "-n", hosts.names[1], "route", "replace", f"{address}/32", "dev", "wire0")
+        ping(world, hosts.names[1], address, 8000)
+    for daemon in daemons:
+        world.stop_daemon(daemon)
+
+
+class WriteBandwidth:
+    """ib_write_bw between the hosts while the `with` block runs, and some seconds longer."""
+
+    def __init__(self, hosts, server_address="10.78.1.1", seconds=8):
+        self.hosts, self.address, self.seconds = hosts, server_address, seconds
+
+    def __enter__(self):
+        port = free_port()
+        command = ["ib_write_bw", "-F", "-d", "rxe0", "-x", IPV4_GID, "-p", str(port), "-s", "65536", "-D", str(self.seconds)]
+        server = self.hosts.start(1, "ib_write_bw", self.hosts.world.under_roci(None, command))
+        self.hosts.world.wait_listening(server, port)
+        self.client = self.hosts.start(2, "ib_write_bw", self.hosts.world.under_roci(None, [*command, self.address]))
+        self.server = server
+        return self
+
+    def __exit__(self, kind, _value, _traceback):
+        if kind is not None:
+            return
+        check(self.client.popen.poll() is None, f"ib_write_bw ended before the other traffic did: {self.client.describe()}")
+        self.client.succeed(30 * self.hosts.world.slow)
+        self.server.succeed(10 * self.hosts.world.slow)
+
+
+def other_traffic(hosts, addresses):
+    """ICMP and TCP between the hosts' `addresses`, both ways."""
+    need_program("iperf3", "iperf3")
+    for host, other in ((1, 2), (2, 1)):
+        ping(hosts.world, hosts.names[host - 1], addresses[other - 1])
+        ping(hosts.world, hosts.names[host - 1], addresses[other - 1], 1400)
+    port = free_port()
+    server = hosts.start(1, "iperf3", ["iperf3", "--forceflush", "-s", "-1", "-B", addresses[0], "-p", str(port)])
+    wait_for(lambda: "listening" in server.output() or server.popen.poll() is not None, 10 * hosts.world.slow, "iperf3")
+    client = hosts.start(2, "iperf3", ["iperf3", "-c", addresses[0], "-p", str(port), "-t", "1"])
+    client.succeed(20 * hosts.world.slow)
+    server.succeed(10 * hosts.world.slow)
+    received = re.search(r"([\d.]+) (\w?)Bytes .* receiver", client.output())
+    check(received and float(received[1]) > 0, f"iperf3 moved nothing: {client.describe()}")
+
+
+@case("ports/kernel-beside-af-packet", users=("root",), limit=90)
+def _(world):
+    """ping and iperf3 to the address that the NIC shares with the kernel, while ib_write_bw runs over the wire."""
+    hosts = TwoHosts(world, mtu=4200)
+    daemons = [hosts.start_daemon(host, address="") for host in (1, 2)]
+    with WriteBandwidth(hosts):
+        other_traffic(hosts, ["10.78.1.1", "10.78.1.2"])
+    for daemon in daemons:
+        world.stop_daemon(daemon)
+
+
+def kernel_share(world, kind, mtu):
+    need_tap()
+    hosts = TwoHosts(world, mtu)
+    give_side_channel(hosts)
+    if kind == "af_packet":
+        ignore_arp_for_others(hosts)
+    daemons = start_on_wire(hosts, kind, "kernel=share0")
+    for daemon in daemons:
+        check("arp_ignore" not in daemon.output(), f"a needless warning: {daemon.describe()}")
+    pingpong_on(hosts, (1, "rxe0"), (2, "rxe0"))
+    with WriteBandwidth(hosts):
+        other_traffic(hosts, ["10.78.0.1", "10.78.0.2"])
+    for daemon in daemons:
+        world.stop_daemon(daemon)
+
+
+@case("ports/kernel-share-af-xdp", users=("root",), limit=90)
+def _(world):
+    """The kernel's traffic by kernel=, as the port takes every frame of the interface."""
+    kernel_share(world, "af_xdp", 3000)
+
+
+@case("ports/kernel-share-af-packet", users=("root",), limit=90)
+def _(world):
+    """The same with an address of the NIC's own beside the interface's."""
+    kernel_share(world, "af_packet", 9000)
+
+
+@case("ports/kernel-share-memif", users=("root",), limit=90)
+def _(world):
+    """No interface of the kernel's is there at all, but for the shares; one daemon in each namespace."""
+    need_tap()
+    hosts = TwoHosts(world, mtu=1500)
+    socket = world.folder / "memif.sock"
+    daemons = [world.start_daemon("--nic", f"rxe0,port=memif:{role}={socket},ip=10.78.0.{host}/24,ip=fd00:78::{host}/64,kernel=share0",
+                                  namespace=hosts.names[host - 1], env=hosts.env[host - 1])
+               for host, role in ((1, "server"), (2, "client"))]
+    wait_for(lambda: all("link up" in daemon.output() for daemon in daemons), 10 * world.slow, "the links")
+    with WriteBandwidth(hosts):
+        other_traffic(hosts, ["10.78.0.1", "10.78.0.2"])
+    pingpong_on(hosts, (1, "rxe0"), (2, "rxe0"), ["-g", "2"])  # IPv6, whose neighbours the kernel answers for, too
+    for daemon in daemons:
+        world.stop_daemon(daemon)
+
+
+# --- what changes, and what is refused ------------------------------------------------------------------
+
+@case("ports/mtu-events", users=("root",), limit=60)
+def _(world):
+    """The active MTU is the largest that fits the interface, as it is now."""
+    hosts = TwoHosts(world, mtu=4200)
+    daemons = [hosts.start_daemon(host) for host in (1, 2)]
+
+    def active_mtu():
+        info = hosts.start(1, "devinfo", world.under_roci(None, ["ibv_devinfo", "-d", "rxe0"])).succeed(10 * world.slow)
+        return int(re.search(r"active_mtu:\s+(\d+)", info)[1])
+    check(active_mtu() == 4096, "the active MTU is not 4096 at MTU 4200")
+    for ethernet, path in ((1500, 1024), (9000, 4096), (3000, 2048), (4200, 4096)):
+        watch = hosts.start(1, "asyncwatch", world.under_roci(None, ["stdbuf", "-oL", "ibv_asyncwatch", "-d", "rxe0"]))
+        wait_for(lambda: "async event FD" in watch.output(), 10 * world.slow, "ibv_asyncwatch")
+        for name in hosts.names:
+            in_root("ip", "-n", name, "link", "set", "wire0", "mtu", str(ethernet))
+        expect_event(world, watch, PORT_ERR)
+        expect_event(world, watch, PORT_ACTIVE)
+        watch.kill()
+        found = active_mtu()
+        check(found == path, f"at MTU {ethernet} the active MTU is {found}, not {path}")
+        hosts.pair("ibv_rc_pingpong", ["-c", "-m", str(path), "-s", "20000", "-n", "20"])
+    for daemon in daemons:
+        world.stop_daemon(daemon)
+
+
+def expect_refusals(world, wrong, namespace=None):
+    """what -> (NICs, exit status, words of the one line)"""
+    failed = []
+    for what, (nics, expected, words) in wrong.items():
+        arguments = [word for nic in nics for word in ("--nic", nic)]
+        process = world.start("rocid", [world.product.rocid, *arguments], namespace=namespace)
+        status = process.wait(10 * world.slow)
+        lines = process.output().strip().splitlines()
+        if status != expected or len(lines) != 1 or words not in lines[0]:
+            failed.append(f"{what}: status {status}, {len(lines)} lines: {process.describe()}")
+    check(not failed, "expected one line each:\n" + "\n".join(failed))
+
+
+@case("ports/refused-to-an-ordinary-user", ("user",), {"quick"})
+def _(world):
+    ip = "ip=10.78.0.1/24"
+    interface = next((name for name in sorted(os.listdir("/sys/class/net")) if pathlib.Path("/sys/class/net", name, "type").is_file()
+                      and pathlib.Path("/sys/class/net", name, "type").read_text().strip() == "1"), None)
+    wrong = {
+        "a driver that is not there": ([f"rxe0,port=dev:net_carrier0,{ip}"], 1, "this DPDK has no driver for a device 'net_carrier0'"),
+        "a device that is not there": ([f"rxe0,port=dev:0000:fe:1f.7,{ip}"], 1, "there is no device '0000:fe:1f.7'"),
+        "arguments that a driver does not know": ([f"rxe0,port=dev:net_null0,colour=blue,{ip}"], 1, "the driver of net_null0 refuses it"),
+        "a capture that is not there": ([f"rxe0,port=pcap:rx=/no/such.pcap,{ip}"], 1, "No such file"),
+        "a socket whose folder is not there": ([f"rxe0,port=memif:server=/no/such/folder/socket,{ip}"], 1, "Invalid socket directory"),
+        "one end of a ring": ([f"rxe0,port=ring:a,{ip}"], 2, "joins two NICs"),
+        "an interface that is not there": ([f"rxe0,port=af_xdp:absent0,{ip}"], 2, "there is no interface 'absent0'"),
+        "no address": (["rxe0,port=tap:tap0"], 2, "needs an ip=ADDRESS/PREFIX"),
+    }
+    if pathlib.Path("/dev/net/tun").exists():
+        wrong["a TAP"] = ([f"rxe0,port=tap:roci-e2e0,{ip}"], 1, "ip tuntap add roci-e2e0 mode tap user NAME")
+    if interface:
+        for kind in ("af_packet:", "pcap:iface="):
+            wrong[kind] = ([f"rxe0,port={kind}{interface},{ip}"], 1, "needs root or CAP_NET_RAW")
+        wrong["af_xdp"] = ([f"rxe0,port=af_xdp:{interface},{ip}"], 1, "AF_XDP" if not pathlib.Path("/sys/fs/bpf").exists() else "")
+    expect_refusals(world, wrong)
+
+
+@case("ports/refused-to-root", users=("root",))
+def _(world):
+    need_tap()
+    namespace = Namespace(world)
+    namespace.ip("link", "add", "eth7", "type", "veth", "peer", "name", "eth8")
+    namespace.ip("addr", "add", "10.78.0.1/24", "dev", "eth7")
+    ip = "ip=10.78.0.1/24"
+    expect_refusals(world, {
+        "a TAP that is another interface": ([f"rxe0,port=tap:eth7,{ip}"], 1, "there is an interface 'eth7' that is no TAP"),
+        "a share that is another interface": ([f"rxe0,port=memif:server={world.folder}/s,{ip},kernel=eth7"], 1, "that is no TAP"),
+        "a share of what the kernel has": (["rxe0,port=af_packet:eth7,kernel=share0"], 2, "leave kernel= out"),
+        "two ways to one interface": ([f"rxe0,port=af_packet:eth7,{ip}", "rxe1,port=af_xdp:eth7,ip=10.78.0.2/24,mac=02:00:00:00:00:07"], 2,
+                                      "already in use by af_packet:eth7"),
+        "two NICs of one MAC": ([f"rxe0,port=af_packet:eth7,{ip}", "rxe1,port=af_packet:eth7,ip=10.78.0.2/24"], 2, "give it one by mac="),
+        "more than a page": ([f"rxe0,port=af_xdp:eth7,{ip},mtu=3500"], 2, "mtu 3500 is more than the"),
+    }, namespace.name)
+

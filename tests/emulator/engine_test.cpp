@@ -63,6 +63,32 @@ TEST_CASE("a link that goes down or comes up is an event of each context") {
   CHECK(count(EventKind::kPortActive) == 2);
 }
 
+TEST_CASE("another path MTU is told as a link that went down and up") {
+  Bench bench;
+  (void)bench.add_client();
+  const auto kinds = [&] {
+    std::vector<EventKind> all;
+    for (const Event& one : bench.events())
+      all.push_back(one.kind);
+    bench.pass();
+    return all;
+  };
+  bench.engine().on_mtu({0}, 1500, bench.now());
+  bench.pass();
+  const auto told = kinds();
+  CHECK(std::count(told.begin(), told.end(), EventKind::kPortErr) == 2);
+  CHECK(std::count(told.begin(), told.end(), EventKind::kPortActive) == 2);
+  bench.engine().on_mtu({0}, 1400, bench.now());  // 1024 as before
+  bench.pass();
+  CHECK(kinds().empty());
+  bench.engine().on_link({0}, false, bench.now());
+  bench.pass();
+  (void)kinds();
+  bench.engine().on_mtu({0}, 4200, bench.now());  // nobody is told of a link that is down
+  bench.pass();
+  CHECK(kinds().empty());
+}
+
 TEST_CASE("an idle engine wants nothing, and one that waits says until when") {
   Bench bench;
   Connection qp = bench.connect({.timeout = 14});

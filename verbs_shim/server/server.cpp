@@ -203,7 +203,7 @@ struct ControlServer::Impl final : ContextHost {
   void reply_json(const ReplyTo& to, const json& value);
   void fail_with(const ReplyTo& to, std::errc error, const std::string& sentence);
 
-  ServerConfig config_;  // only addresses change
+  ServerConfig config_;  // only addresses and MTUs change
   CaptureControl& capture_;
   std::unique_ptr<AddressSpaces> spaces_ = std::make_unique<AddressSpaces>();
   std::mutex atomics_;  // read-modify-write of application memory, by any shard
@@ -211,7 +211,8 @@ struct ControlServer::Impl final : ContextHost {
   const std::vector<ShardLink*> links_;
   std::vector<Shard> shards_;  // one for each of links_
   std::vector<bool> up_;
-  std::atomic<std::uint64_t> links_up_{0};  // bit n: NIC n; what up_ follows
+  std::atomic<std::uint64_t> links_up_{0};                                  // bit n: NIC n; what up_ follows
+  std::array<std::atomic<std::uint32_t>, emulator::kMaxNics> mtu_bytes_{};  // what config_ follows
   Listener listener_;
   Views views_;
   UniqueFd epoll_, wake_;
@@ -248,6 +249,7 @@ ControlServer::Impl::Impl(ServerConfig config, std::vector<ShardLink*> links, Ca
   raise_file_limit();
   for (const emulator::NicConfig& nic : config_.nics) {
     if (nic.link_up) links_up_ |= std::uint64_t{1} << up_.size();
+    mtu_bytes_[up_.size()] = nic.mtu_bytes;
     up_.push_back(nic.link_up);
   }
   add_to_epoll(listener_.fd(), EPOLLIN, key(Source::kListener, 0));
@@ -296,6 +298,7 @@ int ControlServer::Impl::sleep_ms() const {
 void ControlServer::Impl::follow_links() {
   const std::uint64_t links = links_up_;
   for (std::size_t i = 0; i < up_.size(); ++i) {
+    config_.nics[i].mtu_bytes = mtu_bytes_[i];
     const bool up = ((links >> i) & 1) != 0;
     if (up_[i] == up) continue;
     up_[i] = up;
@@ -318,6 +321,7 @@ void ControlServer::Impl::follow_addresses() {
 }
 
 void ControlServer::Impl::dispatch(const epoll_event& event) {
+  follow_links();  // first: who was told of a change finds it made
   const std::uint64_t number = event.data.u64 & ~(std::uint64_t{0xFF} << 56);
   switch (static_cast<Source>(event.data.u64 >> 56)) {
     case Source::kListener:
@@ -326,7 +330,6 @@ void ControlServer::Impl::dispatch(const epoll_event& event) {
     case Source::kWake: {
       std::uint64_t count = 0;
       static_cast<void>(!::read(wake_.get(), &count, sizeof count));
-      follow_links();
       follow_addresses();
       return;
     }
@@ -977,6 +980,10 @@ void ControlServer::on_link(emulator::NicId nic, bool up) {
     impl_->links_up_ &= ~bit;
   constexpr std::uint64_t kOnce = 1;
   static_cast<void>(!::write(impl_->wake_.get(), &kOnce, sizeof kOnce));
+}
+
+void ControlServer::on_mtu(emulator::NicId nic, std::uint32_t mtu_bytes) {
+  impl_->mtu_bytes_[nic.index] = mtu_bytes;
 }
 
 }  // namespace roci::shim

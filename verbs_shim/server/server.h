@@ -117,6 +117,7 @@ class ControlServer {
   void on_link(emulator::NicId nic, bool up);
   // The addresses that a kernel's interface, whose the NIC's are, has now; any thread.
   void on_addresses(emulator::NicId nic, std::vector<emulator::NicAddress> addresses);
+  void on_mtu(emulator::NicId nic, std::uint32_t mtu_bytes);
 
  private:
   struct Impl;
