@@ -37,6 +37,10 @@ bool is_loopback(const proto::Gid& ip) {
   return ip.is_ipv4() ? ip.ipv4() >> 24 == 127 : ip == one;
 }
 
+bool is_localhost(const proto::Gid& ip) {
+  return is_loopback(ip) && (!ip.is_ipv4() || ip.ipv4() == 0x7F000001);
+}
+
 Addressing::Nic::Nic(const NicConfig& config)
     : gids(gid_table(config)),
       gateway4(config.gateway(true)),

@@ -17,6 +17,8 @@ namespace roci::emulator::cm {
 [[nodiscard]] bool is_any(const proto::Gid& ip);
 [[nodiscard]] bool is_multicast(const proto::Gid& ip);
 [[nodiscard]] bool is_loopback(const proto::Gid& ip);  // 127.0.0.0/8, ::1
+// 127.0.0.1, ::1: not all of 127.0.0.0/8, in which NICs of a fabric have their addresses.
+[[nodiscard]] bool is_localhost(const proto::Gid& ip);
 
 class Addressing {
  public:

@@ -197,7 +197,8 @@ class ConnectionManager {
   // Moves an id, and its events that were not taken, to another client [rdma_migrate_id].
   [[nodiscard]] std::errc migrate(ClientId from, IdHandle id, ClientId to);
 
-  // Port 0: any that is free. EADDRNOTAVAIL: no address of a NIC that the client sees; EADDRINUSE.
+  // Port 0: any that is free. 127.0.0.1 and ::1 mean any address of this host, unless a NIC
+  // has them. EADDRNOTAVAIL: no address of a NIC that the client sees; EADDRINUSE.
   [[nodiscard]] std::errc bind(ClientId client, IdHandle id, const SocketAddress& source);
   // ENETUNREACH: no NIC leads there. What needs the network ends with kAddrResolved or kAddrError.
   [[nodiscard]] std::errc resolve_address(ClientId client, IdHandle id,

@@ -101,7 +101,7 @@ struct ConnectionManager::Impl {
   void give_up(Conversation& conversation, Time now);
 
   // ---- resolution.cpp
-  [[nodiscard]] std::errc bind(Endpoint& endpoint, const SocketAddress& source);
+  [[nodiscard]] std::errc bind(Endpoint& endpoint, SocketAddress source);
   [[nodiscard]] std::errc take_port(Endpoint& endpoint, const SocketAddress& source, std::uint64_t on);
   [[nodiscard]] std::errc resolve_address(Endpoint& endpoint, const std::optional<SocketAddress>& source,
                                           SocketAddress destination, Duration timeout, Time now);

@@ -27,7 +27,10 @@ std::errc ConnectionManager::Impl::take_port(Endpoint& endpoint, const SocketAdd
   return {};
 }
 
-std::errc ConnectionManager::Impl::bind(Endpoint& endpoint, const SocketAddress& source) {
+std::errc ConnectionManager::Impl::bind(Endpoint& endpoint, SocketAddress source) {
+  // Localhost, unless a NIC has it, means any address of this host, as libfabric's servers count on.
+  if (is_localhost(source.ip) && !nics.owner(source.ip, endpoint.nics))
+    source.ip = source.ip.is_ipv4() ? proto::Gid::from_ipv4(0) : proto::Gid{};
   if (endpoint.state != Endpoint::State::kIdle) return std::errc::invalid_argument;
   if (is_any(source.ip)) return take_port(endpoint, source, endpoint.nics);
   const std::optional<NicId> nic = nics.owner(source.ip, endpoint.nics);

@@ -102,6 +102,16 @@ TEST_CASE("any address as the destination is this host") {
   CHECK(router.host.cm->route(kMe, bound)->destination == at("192.168.1.5", 99));
 }
 
+TEST_CASE("localhost is bound to as any address of this host") {
+  Router router;
+  const IdHandle id = router.host.create();
+  REQUIRE(router.bind(id, "127.0.0.1", 4000) == std::errc{});
+  CHECK(router.host.cm->route(kMe, id)->source == at("0.0.0.0", 4000));
+  CHECK_FALSE(router.host.cm->route(kMe, id)->nic);
+  REQUIRE(router.bind(router.host.create(), "::1", 4001) == std::errc{});
+  CHECK(router.bind(router.host.create(), "127.0.0.2", 4002) == std::errc::address_not_available);
+}
+
 TEST_CASE("a neighbour that does not answer, or is known to be unreachable") {
   Router router;
   router.network.answers_neighbours = false;
@@ -128,7 +138,7 @@ TEST_CASE("binding: own addresses, ports that are free, and who may share one") 
   auto& cm = *router.host.cm;
   const auto fresh = [&] { return router.host.create(); };
   CHECK(router.bind(fresh(), "10.0.0.9", 1) == std::errc::address_not_available);
-  CHECK(router.bind(fresh(), "127.0.0.1", 1) == std::errc::address_not_available);
+  CHECK(router.bind(fresh(), "127.0.0.2", 1) == std::errc::address_not_available);
   const IdHandle first = fresh();
   REQUIRE(router.bind(first, "10.0.0.1", 500) == std::errc{});
   CHECK(router.bind(first, "10.0.0.1", 501) == std::errc::invalid_argument);

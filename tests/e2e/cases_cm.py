@@ -10,6 +10,7 @@ import re
 import signal
 import time
 
+from cases_wire import in_root
 from harness import CLIENT_IP, SERVER_IP, Skip, case, check, free_port, need_program, wait_for
 
 BOTH = ("user",), ("root",)
@@ -242,6 +243,37 @@ def _(world):
         check(re.search(r"(bw|latency) += +[\d.]+", said), f"qperf {test}: {said}")
     finish(listening)
     world.expect_nothing_left()
+
+
+@case("cm/fi-pingpong", limit=120)
+def _(world):
+    """libfabric looks for interfaces with the NICs' addresses, so there is one: in a network namespace, which needs root."""
+    need_program("fi_pingpong", "libfabric-bin")
+    if not world.is_root:
+        raise Skip("the runner is not root: no interface with the addresses of the NICs")
+    name, addresses = f"roci-{os.getpid()}-fi", ("10.78.3.1", "10.78.3.2")
+    in_root("ip", "netns", "add", name)
+    world.cleanups.append(lambda: in_root("ip", "netns", "del", name))
+    in_root("ip", "-n", name, "link", "set", "lo", "up")
+    in_root("ip", "-n", name, "link", "add", "nics", "type", "veth", "peer", "name", "nobody")
+    in_root("ip", "-n", name, "link", "set", "nobody", "up")
+    for address in addresses:
+        in_root("ip", "-n", name, "addr", "add", f"{address}/24", "dev", "nics")
+    in_root("ip", "-n", name, "link", "set", "nics", "up")
+    nics = [word for n, address in enumerate(addresses) for word in ("--nic", f"rxe{n},port=fabric,ip={address}/24")]
+    small = {"FI_UNIVERSE_SIZE": "32"}  # ofi_rxm sizes its CQ for so many peers; for 256 it is beyond max_cqe, as with Soft-RoCE
+    daemon = world.start_daemon(*nics, namespace=name)
+    for provider, endpoint in (("verbs", "msg"), ("verbs;ofi_rxm", "rdm")):
+        port = free_port()
+        common = ["fi_pingpong", "-p", provider, "-e", endpoint, "-I", "50", "-c"]
+        listening = world.start("fi-server", world.under_roci(None, [*common, "-B", port]), namespace=name, **small)
+        world.wait_listening(listening, port)
+        talking = world.start("fi-client", world.under_roci(None, [*common, "-P", port, addresses[0]]), namespace=name,
+                              **small)
+        said = talking.succeed(60 * world.slow)
+        check(re.search(r"^64 +50 ", said, re.M), f"fi_pingpong {provider}: {said[-800:]}")
+        listening.succeed(15 * world.slow)
+    world.stop_daemon(daemon)
 
 
 @case("cm/fio", also=BOTH[1], limit=120)
