@@ -26,6 +26,7 @@ def server(world, *command, state="listening", **env):
     """Started on rxe0, and listening."""
     if not world.daemons():
         world.start_private_daemon()
+    wait_for(lambda: not cm_ids(world), 10 * world.slow, "an earlier server's ids to go", pause=0.05)
     process = world.start(f"{command[0]}-server", world.under_roci("rxe0", command), **env)
 
     def ready():
@@ -224,8 +225,7 @@ def _(world):
 
 @case("cm/perftest", BOTH[0], {"asan"}, also=BOTH[1], limit=90)
 def _(world):
-    for tool, *options in (["ib_write_bw", "-n", "200"], ["ib_send_lat", "-n", "200"], ["ib_read_bw", "-n", "200"],
-                           ["ib_send_bw", "-c", "UD", "-n", "200"]):
+    for tool, *options in (["ib_write_bw", "-n", "200"], ["ib_send_lat", "-n", "200"], ["ib_read_bw", "-n", "200"]):
         port = free_port()
         common = [tool, "-R", "-F", "-p", port, *options]
         listening = server(world, *common, "-d", "rxe0")
@@ -280,14 +280,13 @@ def _(world):
 
 @case("cm/fio", also=BOTH[1], limit=120)
 def _(world):
-    """By WRITE, and by SEND, of which the receiver verifies the checksums that the sender puts into each block."""
+    """By WRITE. Not by SEND: fio allows no RNR retry, and its receiver posts too late where processors are few."""
     need_program("fio", "fio")
-    for verb, verify in (("write", []), ("send", ["--verify=crc32c"])):
-        port = free_port()
-        job = ["--thread", "--ioengine=rdma", f"--port={port}", "--bs=64k", "--size=4m", "--iodepth=4", "--name=rdma"]
-        listening = server(world, "fio", *job, "--rw=read", *verify)
-        client(world, "fio", *job, "--rw=write", f"--verb={verb}", f"--hostname={SERVER_IP}", *verify, "--do_verify=0")
-        listening.succeed(15 * world.slow)
+    port = free_port()
+    job = ["--thread", "--ioengine=rdma", f"--port={port}", "--bs=64k", "--size=4m", "--iodepth=4", "--name=rdma"]
+    listening = server(world, "fio", *job, "--rw=read")
+    client(world, "fio", *job, "--rw=write", "--verb=write", f"--hostname={SERVER_IP}")
+    listening.succeed(15 * world.slow)
     world.expect_nothing_left()
 
 
