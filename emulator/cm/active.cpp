@@ -150,7 +150,7 @@ void ConnectionManager::Impl::on(const Arrival& arrival, const proto::CmRep& rep
                                           rep.rnr_retry_count,
                                           rep.srq,
                                           private_data(rep.private_data)};
-  raise(endpoint, std::move(event));
+  raise(endpoint, event);
 }
 
 std::errc ConnectionManager::Impl::accept_rep(Endpoint& endpoint) {
@@ -206,7 +206,7 @@ void ConnectionManager::Impl::on_rejected(Conversation& conversation, const prot
     event.parameters = ConnectionParameters{};
     std::get<ConnectionParameters>(event.parameters).private_data = private_data(rej.private_data);
     settle_request(*conversation.endpoint, Endpoint::State::kOver);
-    raise(*conversation.endpoint, std::move(event));
+    raise(*conversation.endpoint, event);
   };
   switch (conversation.state) {
     case Conversation::State::kReqSent:

@@ -92,7 +92,7 @@ std::optional<NeighbourRequest> ConnectionManager::take_neighbour_request() {
 
 std::optional<Event> ConnectionManager::take_event() {
   while (!impl_->events.empty()) {
-    Event event = std::move(impl_->events.front());
+    Event event = impl_->events.front();
     impl_->events.pop_front();
     Endpoint* const endpoint = impl_->find(event.id);
     if (endpoint == nullptr) continue;  // destroyed since

@@ -18,7 +18,7 @@ std::errc ConnectionManager::Impl::join(Endpoint& endpoint, const SocketAddress&
   event.kind = EventKind::kMulticastJoin;
   event.multicast = number;
   event.parameters = DatagramParameters{proto::kQpnMulticast, endpoint.qkey, av, {}};
-  raise(endpoint, std::move(event));
+  raise(endpoint, event);
   return {};
 }
 

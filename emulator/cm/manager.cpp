@@ -202,7 +202,7 @@ void ConnectionManager::Impl::answer_stranger(const Arrival& arrival, const CmMe
 
 void ConnectionManager::Impl::raise(const Endpoint& endpoint, Event event) {
   event.id = endpoint.id;
-  events.push_back(std::move(event));
+  events.push_back(event);
 }
 
 void ConnectionManager::Impl::raise(const Endpoint& endpoint, EventKind kind, std::int32_t status) {
@@ -210,7 +210,7 @@ void ConnectionManager::Impl::raise(const Endpoint& endpoint, EventKind kind, st
   event.kind = kind;
   event.status = status;
   if (kind == EventKind::kRejected) event.parameters = ConnectionParameters{};  // with no words
-  raise(endpoint, std::move(event));
+  raise(endpoint, event);
 }
 
 void ConnectionManager::Impl::conclude(Conversation& conversation, EventKind kind, std::int32_t status) {

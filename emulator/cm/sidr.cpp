@@ -106,7 +106,7 @@ void ConnectionManager::Impl::on(const Arrival& arrival, const proto::CmSidrRep&
   Event event;
   event.kind = EventKind::kEstablished;
   event.parameters = DatagramParameters{rep.qpn, rep.qkey, endpoint.av, private_data(rep.private_data)};
-  raise(endpoint, std::move(event));
+  raise(endpoint, event);
   remove(*conversation);
 }
 

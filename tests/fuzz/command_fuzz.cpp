@@ -420,6 +420,18 @@ class World {
     const QpHandle qp{handle(call.input)};
     return plain(call, DetachMulticast{qp, group(call.input)});
   }
+  // Of the NIC's owner, whatever the context: addresses come and go under QPs, address handles and
+  // neighbours.
+  bool carry_out(const ChangeAddresses&, const Call& call) {
+    std::vector<NicAddress> addresses(call.input.choice(4));
+    for (NicAddress& address : addresses) {
+      const bool is_own = call.input.choice(2) == 0;
+      address.gid = is_own ? bench_.host().own_gid() : proto::Gid::from_ipv4(0x0A000000U | call.input.byte());
+    }
+    const Reply reply = submit(call.context, ChangeAddresses{{0}, std::move(addresses)});
+    require(succeeded(reply), "a NIC's addresses can be changed");
+    return false;
+  }
   bool carry_out(const Inspect&, const Call& call) {
     require(succeeded(submit(call.context, Inspect{})), "the engine can be inspected");
     return false;

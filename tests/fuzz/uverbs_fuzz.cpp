@@ -96,7 +96,7 @@ class Host final : public ContextHost {
     static_cast<void>(take_owed(to));
     require(error != std::errc{}, "an error has a number");
   }
-  std::uint64_t watch(std::shared_ptr<EventPipe>, std::function<void()>) override { return ++watches_; }
+  std::uint64_t watch(int, std::function<void()>, std::function<void()>) override { return ++watches_; }
   void unwatch(std::uint64_t watch) override { require(watch <= watches_, "what is watched no more, was"); }
   void log(const std::string&) override {}
   [[nodiscard]] const ServerConfig& config() const override { return config_; }

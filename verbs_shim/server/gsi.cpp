@@ -471,7 +471,7 @@ void Gsi::open() {
   }
 }
 
-void Gsi::close(std::function<void()> done) {
+void Gsi::close(const std::function<void()>& done) {
   const auto left = std::make_shared<std::size_t>(ports_.size());
   if (ports_.empty()) return done();
   for (const auto& port : ports_) {

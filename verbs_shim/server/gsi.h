@@ -42,7 +42,7 @@ class Gsi {
   // Opens QP1 of every NIC; what fails is said in the log, and then nothing is sent or received there.
   void open();
   // `done` runs when the engine has let go of everything.
-  void close(std::function<void()> done);
+  void close(const std::function<void()>& done);
 
   // Readable when completions wait: then on_completions(). -1: open() found no descriptor.
   [[nodiscard]] int events_fd() const { return events_.get(); }

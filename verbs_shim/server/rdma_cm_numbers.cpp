@@ -8,6 +8,7 @@
 
 #include "emulator/engine.h"
 #include "verbs_shim/server/context_commands.h"
+#include "verbs_shim/server/show.h"
 #include "verbs_shim/server/uverbs_numbers.h"
 
 namespace roci::shim::ucm {

@@ -194,7 +194,7 @@ struct ControlServer::Impl final : ContextHost {
   void change_address(Client& client, const ReplyTo& to, const json& request);
   // Tells everybody; calls `done` when every shard knows.
   void change_addresses(std::size_t index, const std::vector<emulator::NicAddress>& wanted,
-                        std::function<void()> done);
+                        const std::function<void()>& done);
   void start_capture(const ReplyTo& to, const json& request, std::vector<UniqueFd> fds);
   void stop_capture(Client& client, const ReplyTo& to, const json& request);
   void end_capture(std::int64_t id, std::function<void(const CaptureControl::Totals&)> then);
@@ -870,7 +870,7 @@ void ControlServer::Impl::change_address(Client& client, const ReplyTo& to, cons
 }
 
 void ControlServer::Impl::change_addresses(std::size_t index, const std::vector<emulator::NicAddress>& wanted,
-                                           std::function<void()> done) {
+                                           const std::function<void()>& done) {
   const emulator::NicId nic{static_cast<std::uint8_t>(index)};
   emulator::NicConfig& config = config_.nics[index];
   config.addresses = emulator::changed_addresses(std::move(config.addresses), wanted);

@@ -27,10 +27,10 @@ proto::Result<std::uint32_t, std::errc> UverbsCall::command_of(std::span<const s
 
 proto::Result<UverbsCall, std::errc> UverbsCall::parse(const UverbsFormat& format,
                                                        std::span<const std::byte> bytes) {
-  constexpr auto kInvalid = proto::Unexpected{std::errc::invalid_argument};
+  constexpr auto invalid = proto::Unexpected{std::errc::invalid_argument};
   constexpr auto kTooSmall = proto::Unexpected{std::errc::no_space_on_device};
   ib_uverbs_cmd_hdr header;
-  if (bytes.size() < sizeof header) return kInvalid;
+  if (bytes.size() < sizeof header) return invalid;
   std::memcpy(&header, bytes.data(), sizeof header);
   std::span<const std::byte> body = bytes.subspan(sizeof header);
 
@@ -40,15 +40,15 @@ proto::Result<UverbsCall, std::errc> UverbsCall::parse(const UverbsFormat& forma
   std::size_t driver_capacity_bytes = 0;
   if (call.extended_) {
     ib_uverbs_ex_cmd_hdr extension;
-    if (body.size() < sizeof extension) return kInvalid;
+    if (body.size() < sizeof extension) return invalid;
     std::memcpy(&extension, body.data(), sizeof extension);
     body = body.subspan(sizeof extension);
     core_bytes = std::size_t{header.in_words} * 8;
-    if (core_bytes + std::size_t{extension.provider_in_words} * 8 != body.size()) return kInvalid;
+    if (core_bytes + std::size_t{extension.provider_in_words} * 8 != body.size()) return invalid;
     if (core_bytes < format.request_bytes) return kTooSmall;
-    if (extension.cmd_hdr_reserved != 0) return kInvalid;
+    if (extension.cmd_hdr_reserved != 0) return invalid;
     if ((extension.response == 0) != (header.out_words == 0 && extension.provider_out_words == 0))
-      return kInvalid;
+      return invalid;
     call.core_capacity_bytes_ = std::size_t{header.out_words} * 8;
     driver_capacity_bytes = std::size_t{extension.provider_out_words} * 8;
     call.total_capacity_bytes_ = call.core_capacity_bytes_ + driver_capacity_bytes;
@@ -58,7 +58,7 @@ proto::Result<UverbsCall, std::errc> UverbsCall::parse(const UverbsFormat& forma
       return proto::Unexpected{std::errc::operation_not_supported};
     core_bytes = known;
   } else {
-    if (std::size_t{header.in_words} * 4 != bytes.size()) return kInvalid;
+    if (std::size_t{header.in_words} * 4 != bytes.size()) return invalid;
     if (body.size() < core_bytes && !is_short_destroy_cq(format, bytes.size())) return kTooSmall;
     core_bytes = std::min(core_bytes, body.size());
     call.total_capacity_bytes_ = std::size_t{header.out_words} * 4;
@@ -66,7 +66,7 @@ proto::Result<UverbsCall, std::errc> UverbsCall::parse(const UverbsFormat& forma
     driver_capacity_bytes = call.total_capacity_bytes_ - call.core_capacity_bytes_;
   }
   if (call.core_capacity_bytes_ < format.response_bytes) return kTooSmall;
-  if (driver_capacity_bytes < format.driver_response_bytes) return kInvalid;
+  if (driver_capacity_bytes < format.driver_response_bytes) return invalid;
   std::copy_n(body.begin(), core_bytes, call.core_.begin());
   return call;
 }
