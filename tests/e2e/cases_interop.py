@@ -1,4 +1,5 @@
 """The interoperability matrix against the kernel's Soft-RoCE: see tests/interop. `tools/interop` runs all of it."""
+import contextlib
 import fnmatch
 import pathlib
 import select
@@ -7,14 +8,17 @@ import subprocess
 import sys
 import zlib
 
+from cases_ports import need_af_xdp, need_tap
 from cases_wire import Capture, RxeLab, in_root
-from harness import Failure, Skip, case, check, wait_for
+from harness import Failure, Skip, case, check
 
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(TOP / "tests" / "interop"))
 import matrix  # noqa: E402
 
 HOST = "roci-interop"  # the namespace of our NIC
+OUR_IPV6 = "fd77::2"
+AGREE_PORT = "18777"   # of TCP, in the guest
 CELL_SECONDS = 200     # both sides wait 30 s for a completion, some steps in turn
 
 
@@ -49,33 +53,44 @@ class Bench:
     """Our NIC in a namespace of its own, a harmful cable, and the guest's Soft-RoCE at its other end."""
 
     def __init__(self, world, port):
-        self.world, self.lab = world, RxeLab(world)
-        peer = world.product.verbs_check.parent.parent / "interop" / "interop_peer"
-        check(peer.exists(), f"not built: {peer}")
+        self.world, self.port, self.lab = world, port, RxeLab(world)
+        self.peer = world.product.verbs_check.parent.parent / "interop" / "interop_peer"
+        check(self.peer.exists(), f"not built: {self.peer}")
         subprocess.run(["ip", "netns", "del", HOST], stderr=subprocess.DEVNULL, check=False)  # of an interrupted run
         in_root("ip", "netns", "add", HOST)
         world.cleanups.append(lambda: in_root("ip", "netns", "del", HOST))
         here, there = ["ip", "-n", HOST], ["ip", "-n", self.lab.NAMESPACE]
+        mtu = "3400" if port.name == "af_xdp" else "4200"
         in_root(*here, "link", "set", "lo", "up")
-        in_root(*here, "link", "add", "nic0", "mtu", "4200", "type", "veth", "peer", "name", "cable0", "netns", self.lab.NAMESPACE)
+        in_root(*here, "link", "add", "nic0", "mtu", mtu, "type", "veth", "peer", "name", "cable0", "netns", self.lab.NAMESPACE)
         in_root("ip", "netns", "exec", HOST, "sysctl", "-qw", "net.ipv6.conf.nic0.accept_dad=0")
         in_root("ip", "netns", "exec", self.lab.NAMESPACE, "sysctl", "-qw", "net.ipv6.conf.cable0.disable_ipv6=1")
-        in_root(*there, "link", "set", "cable0", "mtu", "4200", "up")
-        for address in (f"{self.lab.OUR_IP}/24", "fd77::2/64"):
-            in_root(*here, "address", "add", address, "dev", "nic0")
+        in_root(*there, "link", "set", "cable0", "mtu", mtu, "up")
+        if port.name != "tap":
+            for address in (f"{self.lab.OUR_IP}/24", OUR_IPV6 + "/64"):
+                in_root(*here, "address", "add", address, "dev", "nic0")
         in_root(*here, "link", "set", "nic0", "up")
         self.wire = Talker(world, "wire", ["/usr/bin/python3", TOP / "tests/interop/wire.py", "cable0", "lab0"], self.lab.NAMESPACE)
         check(self.wire.hear(10) == "ready", "the cable is not ready")
-        nic = {"af_packet": "rxe0,port=af_packet:nic0"}.get(port)
-        if nic is None:
-            raise Skip(f"no port {port} to try here")
-        self.daemon = world.start_daemon("--nic", nic, namespace=HOST)
+        shutil.copy(self.peer, pathlib.Path(self.lab.env["RXE_LAB_DIR"]) / "guests/1/share/interop_peer")
 
-        share = pathlib.Path(self.lab.env["RXE_LAB_DIR"]) / "guests/1/share/interop_peer"
-        shutil.copy(peer, share)
-        self.server = self.lab.guest("/host/interop_peer serve 18777", seconds=3600)
-        self.driver = Talker(world, "driver", world.under_roci("rxe0", [peer, "drive", self.lab.GUEST_IP, "18777"]),
-                             self.lab.NAMESPACE)
+    @contextlib.contextmanager
+    def open(self, versions):
+        """A NIC with addresses of these IP versions, and both programs."""
+        world = self.world
+        nic = {"af_packet": "port=af_packet:nic0", "af_xdp": "port=af_xdp:nic0",
+               "tap": f"port=tap:tap0,ip={self.lab.OUR_IP}/24,ip={OUR_IPV6}/64,mtu=4200",
+               "udp": f"port=udp:{self.lab.OUR_IP if 4 in versions else OUR_IPV6}"}[self.port.name]
+        daemon = need_af_xdp(lambda: world.start_daemon("--nic", f"rxe0,{nic}", namespace=HOST))
+        if self.port.name == "tap":
+            for words in (["link", "add", "bridge0", "mtu", "4200", "type", "bridge", "forward_delay", "0"], ["link", "set", "nic0", "master", "bridge0"],
+                          ["link", "set", "tap0", "master", "bridge0"], ["link", "set", "tap0", "up"], ["link", "set", "bridge0", "up"]):
+                in_root("ip", "-n", HOST, *words)
+        self.lab.guest(f"/host/interop_peer serve {AGREE_PORT}", seconds=3600)
+        self.driver = Talker(world, "driver", world.under_roci("rxe0", [self.peer, "drive", self.lab.GUEST_IP, AGREE_PORT]), self.lab.NAMESPACE)
+        yield
+        self.driver.end()
+        world.stop_daemon(daemon)
 
     def run(self, cell, seed):
         """A finding, or nothing; and how many frames were harmed."""
@@ -88,30 +103,55 @@ class Bench:
         return "", harmed
 
 
-@case("interop/matrix", users=("root",), limit=3600)
-def _(world):
-    bench = Bench(world, "af_packet")
+FINDINGS = {}  # of the ports tried so far, for the table of all: port -> cell -> finding
+HARMED = []
+
+
+def run_matrix(world, name):
+    port = matrix.PORTS[name]
     everything = world.interop is not None  # the file for the table of all cells
-    cells = matrix.full(4096) if everything else matrix.covering(4096)
+    cells = port.full() if everything else matrix.covering(port)
     if world.cells:
-        cells = [cell for cell in matrix.full(4096) if fnmatch.fnmatchcase(str(cell), world.cells)]
-        check(cells, f"no cell is like {world.cells}")
-    results, harmed = {}, 0
-    for number, cell in enumerate(cells, 1):
-        seed = zlib.crc32(str(cell).encode()) % 100000
-        if everything and number % 100 == 0:
-            print(f"    {number} of {len(cells)} cells", flush=True)
-        if world.cells:
-            with Capture(world, world.folder / (str(cell).replace("/", "-") + ".pcapng"), namespace=HOST):
-                results[cell], more = bench.run(cell, seed)
-        else:
-            results[cell], more = bench.run(cell, seed)
-        harmed += more
-        if results[cell] and not matrix.deviation(cell, results[cell]):
-            print(f"    {cell}: {results[cell]}", flush=True)
+        cells = [cell for cell in port.full() if fnmatch.fnmatchcase(str(cell), world.cells)]
+        if not cells:
+            raise Skip(f"port {name} has no cell like {world.cells}")
+    bench, results = Bench(world, port), {}
+    for versions in port.versions:
+        with bench.open(versions):
+            for cell in (cell for cell in cells if cell.ip in versions):
+                seed = zlib.crc32(str(cell).encode()) % 100000
+                file = world.folder / (str(cell).replace("/", "-") + ".pcapng")
+                with Capture(world, file, namespace=HOST) if world.cells else contextlib.nullcontext():
+                    results[cell], harmed = bench.run(cell, seed)
+                HARMED.append(harmed)
+                if results[cell] and not matrix.deviation(cell, results[cell]):
+                    print(f"    {cell}: {results[cell]}", flush=True)
+                if everything and len(results) % 100 == 0:
+                    print(f"    {len(results)} of {len(cells)} cells", flush=True)
+    FINDINGS[name] = results
     if everything:
-        world.interop.write_text(matrix.document(results, harmed))
+        world.interop.write_text(matrix.document(FINDINGS, sum(HARMED)))
     red = {cell: finding for cell, finding in results.items() if finding and not matrix.deviation(cell, finding)}
-    check(harmed > 0, "no frame was harmed: the cable does nothing")
+    check(world.cells or sum(HARMED) > 0, "no frame was harmed: the cable does nothing")
     check(not red, f"{len(red)} of {len(results)} cells are red:\n" + "\n".join(f"{cell}: {finding}" for cell, finding in red.items()))
-    world.stop_daemon(bench.daemon)
+
+
+@case("interop/matrix/af_packet", users=("root",), limit=3600)
+def _(world):
+    run_matrix(world, "af_packet")
+
+
+@case("interop/matrix/tap", users=("root",), limit=1800)
+def _(world):
+    need_tap()
+    run_matrix(world, "tap")
+
+
+@case("interop/matrix/af_xdp", users=("root",), limit=1800)
+def _(world):
+    run_matrix(world, "af_xdp")
+
+
+@case("interop/matrix/udp", users=("root",), limit=1800)
+def _(world):
+    run_matrix(world, "udp")
