@@ -134,7 +134,7 @@ std::string parse_memif(std::string_view text, NicSpec& nic) {
   constexpr std::size_t kLongestSocketPath = 107;
   constexpr std::string_view kUsage = "memif needs server=SOCKET on one side and client=SOCKET on the other";
   std::string role, id = "0";
-  const auto error = for_each_option(text, [&](std::string_view key, std::string_view value) -> std::string {
+  auto error = for_each_option(text, [&](std::string_view key, std::string_view value) -> std::string {
     if (key == "id") {
       id = value;
       return parse_number<std::uint32_t>(value, 0, std::numeric_limits<std::uint32_t>::max())

@@ -148,7 +148,7 @@ enum class CmRejected : std::uint8_t { kReq = 0, kRep = 1, kNone = 2 };
   X(VendorOptionNotSupported, 35, "vendor option not supported")
 // Never to be sent on RoCE v2: 13 and 19 [IBTA CA17-35].
 enum class CmRejectReason : std::uint16_t {
-#define ROCI_X(enumerator, number, words) k##enumerator = number,
+#define ROCI_X(enumerator, number, words) k##enumerator = (number),
   ROCI_CM_REJECT_REASONS(ROCI_X)
 #undef ROCI_X
 };

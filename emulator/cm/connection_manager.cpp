@@ -61,9 +61,9 @@ const char* word_for(const Endpoint& endpoint) {
 
 bool SocketAddress::is_any() const { return cm::is_any(ip); }
 
-ConnectionManager::ConnectionManager(std::vector<NicConfig> nics, const std::uint64_t (&seed)[4],
+ConnectionManager::ConnectionManager(const std::vector<NicConfig>& nics, const std::uint64_t (&seed)[4],
                                      Limits limits)
-    : impl_(std::make_unique<Impl>(std::move(nics), seed, limits)) {}
+    : impl_(std::make_unique<Impl>(nics, seed, limits)) {}
 ConnectionManager::~ConnectionManager() = default;
 
 void ConnectionManager::on_mad(const ReceivedMad& mad, Time now) { impl_->on_mad(mad, now); }

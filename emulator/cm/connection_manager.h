@@ -159,7 +159,7 @@ struct Limits {
 class ConnectionManager {
  public:
   // `nics` as in EngineConfig, NicId is the index. `seed` is for communication ids, PSNs and ports.
-  ConnectionManager(std::vector<NicConfig> nics, const std::uint64_t (&seed)[4], Limits limits = {});
+  ConnectionManager(const std::vector<NicConfig>& nics, const std::uint64_t (&seed)[4], Limits limits = {});
   ~ConnectionManager();
   ConnectionManager(const ConnectionManager&) = delete;
   ConnectionManager& operator=(const ConnectionManager&) = delete;

@@ -55,7 +55,7 @@ struct ConnectionManager::Impl {
     std::set<IdHandle> ids;
   };
 
-  Impl(std::vector<NicConfig> configs, const std::uint64_t (&seed)[4], Limits bounds)
+  Impl(const std::vector<NicConfig>& configs, const std::uint64_t (&seed)[4], Limits bounds)
       : nics(configs), dice(seed, kStream), limits(bounds) {}
 
   // ---- manager.cpp: clients and ids

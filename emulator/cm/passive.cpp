@@ -163,7 +163,7 @@ void ConnectionManager::Impl::on(const Arrival& arrival, const proto::CmReq& req
                                           req.rnr_retry_count,
                                           req.srq,
                                           private_data(data.subspan(proto::IpCmHeader::kSize))};
-  raise(*endpoint, std::move(event));
+  raise(*endpoint, event);
 }
 
 void ConnectionManager::Impl::on_repeated_req(Conversation& conversation) {

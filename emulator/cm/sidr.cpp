@@ -70,7 +70,7 @@ void ConnectionManager::Impl::on(const Arrival& arrival, const proto::CmSidrReq&
   event.listener = listener->id;
   event.parameters =
       DatagramParameters{{}, {}, endpoint->av, private_data(data.subspan(proto::IpCmHeader::kSize))};
-  raise(*endpoint, std::move(event));
+  raise(*endpoint, event);
 }
 
 void ConnectionManager::Impl::answer_sidr(Conversation& conversation, proto::CmSidrStatus status,

@@ -44,7 +44,7 @@ class RdmaCm {
 
   // The wire, of every NIC.
   void open_ports() { gsi_.open(); }
-  void close_ports(std::function<void()> done) { gsi_.close(std::move(done)); }
+  void close_ports(const std::function<void()>& done) { gsi_.close(done); }
   [[nodiscard]] int events_fd() const { return gsi_.events_fd(); }  // readable: on_completions()
   void on_completions();
   void on_timers();

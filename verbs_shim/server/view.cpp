@@ -203,16 +203,18 @@ void Views::make_port(const std::string& port, std::size_t index) {
 void Views::write_gids(const std::string& port, std::size_t index) {
   std::vector<proto::Gid> gids = emulator::gid_table(nics_[index]);
   gids.resize(std::max<std::size_t>(gids.size(), kLeastGidTableLength));
+  const std::string values = port + "/gids/", types = port + "/gid_attrs/types/",
+                    ndevs = port + "/gid_attrs/ndevs/";
   for (std::size_t i = 0; i < gids.size(); ++i) {
     const std::string number = std::to_string(i);
     const bool is_free = gids[i] == proto::Gid{};
-    write_line(port + "/gids/" + number, gid_text(gids[i]));
+    write_line(values + number, gid_text(gids[i]));
     // libibverbs reads the type of every entry, and takes this for that of an empty one.
-    write_line(port + "/gid_attrs/types/" + number, is_free ? "IB/RoCE v1" : "RoCE v2");
+    write_line(types + number, is_free ? "IB/RoCE v1" : "RoCE v2");
     if (!is_free)
-      write_line(port + "/gid_attrs/ndevs/" + number, interface_of(index));
+      write_line(ndevs + number, interface_of(index));
     else
-      fs::remove(port + "/gid_attrs/ndevs/" + number);
+      fs::remove(ndevs + number);
   }
 }
 
