@@ -70,8 +70,12 @@ class Bench:
             for address in (f"{self.lab.OUR_IP}/24", OUR_IPV6 + "/64"):
                 in_root(*here, "address", "add", address, "dev", "nic0")
         in_root(*here, "link", "set", "nic0", "up")
-        self.wire = Talker(world, "wire", ["/usr/bin/python3", TOP / "tests/interop/wire.py", "cable0", "lab0"], self.lab.NAMESPACE)
+        wire = ["/usr/bin/python3", TOP / "tests/interop/wire.py"]
+        in_root("ip", "netns", "exec", HOST, *wire, "--sums", "nic0")
+        self.wire = Talker(world, "wire", [*wire, "cable0", "lab0"], self.lab.NAMESPACE)
         check(self.wire.hear(10) == "ready", "the cable is not ready")
+        # Ends that connect by CM need one MTU: the path MTU is the active side's.
+        check(self.lab.guest(f"/usr/bin/ip link set eth0 mtu {mtu}").wait(20) == 0, "the guest's MTU")
         shutil.copy(self.peer, pathlib.Path(self.lab.env["RXE_LAB_DIR"]) / "guests/1/share/interop_peer")
 
     @contextlib.contextmanager

@@ -2,20 +2,25 @@
 """A cable that harms: carries frames between two interfaces, and loses, doubles or swaps some of the RoCE v2 ones.
 
     wire.py INTERFACE INTERFACE
+    wire.py --sums INTERFACE      from now on the kernel computes the checksums of what it sends there: a cable does not
 
 A line on stdin sets what is done from now on, `MODE SEED`, MODE one of clean, loss, duplicate, reorder; the answer is
 one line on stdout, `HARMED SEEN`, of the RoCE frames since the line before. In each direction every second to ninth
 frame is harmed, as the seed says, so that a short exchange meets a fault and a long one still ends.
 """
+import array
+import fcntl
 import random
 import select
 import socket
+import struct
 import sys
 import time
 
 ROCE_UDP_PORT = 4791
 ETH_P_ALL = 3
 PACKET_OUTGOING = 4
+SIOCETHTOOL, ETHTOOL_STXCSUM = 0x8946, 0x17
 MODES = ("clean", "loss", "duplicate", "reorder")
 HELD_SECONDS = 0.02  # a frame that waits for another to overtake it
 
@@ -77,8 +82,17 @@ class Direction:
         self.release()
 
 
+def compute_checksums(name):
+    request = array.array("I", [ETHTOOL_STXCSUM, 0])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        fcntl.ioctl(control, SIOCETHTOOL, struct.pack("16sP", name.encode(), request.buffer_info()[0]))
+
+
 def main():
     names = sys.argv[1:]
+    if len(names) == 2 and names[0] == "--sums":
+        compute_checksums(names[1])
+        return
     if len(names) != 2:
         sys.exit(__doc__.strip())
     ends = []
