@@ -140,22 +140,22 @@ def run_matrix(world, name):
     check(not red, f"{len(red)} of {len(results)} cells are red:\n" + "\n".join(f"{cell}: {finding}" for cell, finding in red.items()))
 
 
-@case("interop/matrix/af_packet", users=("root",), limit=3600)
+@case("interop/matrix/af_packet", users=(), also=("root",), limit=3600)
 def _(world):
     run_matrix(world, "af_packet")
 
 
-@case("interop/matrix/tap", users=("root",), limit=1800)
+@case("interop/matrix/tap", users=(), also=("root",), limit=1800)
 def _(world):
     need_tap()
     run_matrix(world, "tap")
 
 
-@case("interop/matrix/af_xdp", users=("root",), limit=1800)
+@case("interop/matrix/af_xdp", users=(), also=("root",), limit=1800)
 def _(world):
     run_matrix(world, "af_xdp")
 
 
-@case("interop/matrix/udp", users=("root",), limit=1800)
+@case("interop/matrix/udp", users=(), also=("root",), limit=1800)
 def _(world):
     run_matrix(world, "udp")

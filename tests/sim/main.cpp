@@ -127,7 +127,7 @@ void run_all(const Options& options, Progress& progress) {
     for (progress.kind = 0; !options.all_kinds && kinds()[progress.kind].name != options.run.kind;)
       ++progress.kind;
     if (options.all_kinds) progress.kind = static_cast<std::size_t>(seed % kinds().size());
-    alarm(kRunSeconds);
+    limit_run();
     const ProgramResult result = run(current(progress));
     progress.add(result);
     progress.took_processor = static_cast<double>(std::clock()) / CLOCKS_PER_SEC;

@@ -1,5 +1,6 @@
 #include "tests/sim/run.h"
 
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -74,7 +75,7 @@ std::string failure_apart(const RunOptions& options) {
   if (child == 0) {
     if (std::freopen("/dev/null", "w", stderr) == nullptr) _exit(1);  // it said all this before
     std::signal(SIGABRT, SIG_DFL);  // a test program may have something to say there
-    alarm(kRunSeconds);
+    limit_run();
     const std::string failure = run(options).failure;
     const ssize_t written = write(ends[1], failure.data(), failure.size());
     _exit(written == static_cast<ssize_t>(failure.size()) ? 0 : 1);
@@ -90,8 +91,13 @@ std::string failure_apart(const RunOptions& options) {
   return status == 0 ? failure : failure_of_status(status);
 }
 
+void limit_run() {
+  const itimerval limit{{}, {120, 0}};
+  setitimer(ITIMER_PROF, &limit, nullptr);
+}
+
 std::string failure_of_status(int status) {
-  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM) return "does not end";
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGPROF) return "does not end";
   if (WIFSIGNALED(status)) return "is ended by signal " + std::to_string(WTERMSIG(status));
   return "ends with exit status " + std::to_string(WEXITSTATUS(status));
 }

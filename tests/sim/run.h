@@ -29,8 +29,9 @@ struct Kind {
 // The command that does it again.
 [[nodiscard]] std::string command_of(const RunOptions& options);
 
-// Of one run; a child that sets an alarm for so long does not hang for ever.
-inline constexpr unsigned kRunSeconds = 120;
+// Ends this process by SIGPROF when a run, from now on, takes two minutes of processor time: it hangs. A
+// machine that stands still, or is shared with others, does not count.
+void limit_run();
 // Runs it in a process of its own. Its failure; one that crashes or does not end has failed, too.
 [[nodiscard]] std::string failure_apart(const RunOptions& options);
 // The same of a process that ended with this wait status, which is not 0.
