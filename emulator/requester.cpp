@@ -176,6 +176,7 @@ void start_ack_timer(Qp& qp, Time now) {
 bool plan_request(Shard& shard, Qp& qp, TransmitBatch& batch, Time now) {
   Requester& r = qp.requester;
   if (!qp.can_send() || now < r.not_before) return false;
+  r.not_before = kNoWait;  // it is over, whether or not its timer had a turn
   if (r.send_index == r.sq_fetched && (qp.state == QpState::kSqd || !fetch_send(shard, qp))) return false;
   SendWqe& wqe = qp.sq[r.send_index];
   if (wqe.is_local()) return false;  // its turn comes when all before it is complete

@@ -595,11 +595,12 @@ void complete_receive(Shard& shard, Qp& qp, std::uint32_t index, const RequestEf
                            shard.nic_of(qp).counters);
 }
 
-// A later acknowledgement covers one that still waits. Only a repeated ACK does not: the NAK that waits says
-// more.
+// A later acknowledgement covers one that still waits. An answer to a duplicate covers an ACK only, and only
+// if it is one: a NAK that waits says more, and one to a duplicate acknowledges less.
 void queue_reply(Shard& shard, Qp& qp, const PendingReply& reply, bool is_repeated) {
-  const bool waits_with_nak = qp.reply.is_pending && qp.reply.syndrome.kind() != Syndrome::Kind::kAck;
-  if (!(is_repeated && waits_with_nak)) qp.reply = reply;
+  const auto is_ack = [](const PendingReply& one) { return one.syndrome.kind() == Syndrome::Kind::kAck; };
+  const bool covers = !qp.reply.is_pending || !is_repeated || (is_ack(qp.reply) && is_ack(reply));
+  if (covers) qp.reply = reply;
   shard.activate(qp);
 }
 

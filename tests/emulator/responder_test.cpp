@@ -388,6 +388,23 @@ TEST_CASE("a copy of a READ that comes when its key has ended does not end the c
   bench.expect({.opcode = Opcode::kRcAcknowledge, .psn = 101, .is_ack = true});
 }
 
+TEST_CASE("the NAK of a READ that was repeated too late leaves the ACK that waits") {
+  Bench bench;
+  Connection qp = bench.connect();
+  const std::uint64_t address = bench.client().allocate(0x1000);
+  const sim::Mr region = bench.client().reg_mr(address, 0x1000);
+  const Line read{
+      .opcode = Opcode::kRcReadRequest, .psn = 100, .va = address, .rkey = region.rkey.value(), .length = 8};
+  bench.send(qp, read);
+  bench.expect({.opcode = Opcode::kRcReadResponseOnly, .psn = 100});
+  bench.client().dereg_mr(region);
+  // In one burst, so that the ACK still waits when the late copy comes.
+  bench.receive({bench.frame(qp, {.opcode = Opcode::kRcWriteOnly, .psn = 101, .ack_request = true}),
+                 bench.frame(qp, read)});
+  bench.expect({.opcode = Opcode::kRcAcknowledge, .psn = 101, .is_ack = true});
+  bench.expect_nothing();
+}
+
 TEST_CASE("R07: a duplicate READ is judged again, and a region may end with the address space") {
   Bench bench;
   Connection qp = bench.connect();
