@@ -304,7 +304,7 @@ void Context::start_srq(const Request& request, const Wanted& wanted) {
   create.pd = {wanted.pd_handle};
   create.max_wr = std::min(shape.slots - 1, limits.max_srq_wr);
   create.max_sge = srq.max_sge;
-  create.limit = wanted.srq_limit;
+  // Its srq_limit says nothing: ibv_create_srq(3) arms no limit, and an empty queue would be below any.
   create.ring = memory_->bytes_of(*ring).first(shape.bytes());
   create.user_handle = srq.user_handle;
   async_->watch(ObjectClass::kSrq, srq.user_handle);

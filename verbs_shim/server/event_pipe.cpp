@@ -47,10 +47,13 @@ void EventPipe::watch(ObjectClass object, std::uint64_t element) {
   written_.emplace(Key{object, element}, 0);
 }
 
-void EventPipe::push(ObjectClass object, std::uint64_t element, std::uint32_t type) {
+bool EventPipe::push(ObjectClass object, std::uint64_t element, std::uint32_t type) {
   const std::lock_guard guard(mutex_);
   const auto watched = written_.find({object, element});
-  if (watched != written_.end() && pipe_.push(Event{element, type, 0})) ++watched->second;
+  if (watched == written_.end()) return true;
+  if (pipe_.is_full()) return false;
+  if (pipe_.push(Event{element, type, 0})) ++watched->second;
+  return true;
 }
 
 void EventPipe::flush() {
@@ -113,7 +116,8 @@ void EventRouter::deliver(std::span<const emulator::Event> events) {
   for (const emulator::Event& event : events) {
     const std::shared_ptr<EventPipe> pipe = find(event);
     const auto type = static_cast<std::uint32_t>(event.kind);
-    if (pipe) pipe->push(class_of(type).value(), event.user_handle, type);
+    if (pipe && !pipe->push(class_of(type).value(), event.user_handle, type))
+      lost_.fetch_add(1, std::memory_order_relaxed);
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -49,8 +50,9 @@ class EventPipe {
   // Ends that, takes out what was not read, and returns how many records the application has read or is
   // reading.
   [[nodiscard]] std::uint32_t purge(ObjectClass object, std::uint64_t element);
-  // An event; lost if the object is not watched or the application reads nothing any more.
-  void push(ObjectClass object, std::uint64_t element, std::uint32_t type);
+  // An event, for nobody if the object is not watched. False: it is lost, as the application reads nothing
+  // any more.
+  bool push(ObjectClass object, std::uint64_t element, std::uint32_t type);
   // There is room again.
   void flush();
 
@@ -87,10 +89,13 @@ class EventRouter {
   void add_context(emulator::ContextId context, std::shared_ptr<EventPipe> async_pipe);
   void remove_context(emulator::ContextId context);
   void deliver(std::span<const emulator::Event> events);
+  // How many were lost, as an application reads none.
+  [[nodiscard]] std::uint64_t lost() const { return lost_.load(std::memory_order_relaxed); }
 
  private:
   std::shared_ptr<EventPipe> find(const emulator::Event& event);
 
+  std::atomic<std::uint64_t> lost_{0};
   std::shared_mutex mutex_;
   std::unordered_map<std::uint64_t, std::shared_ptr<EventPipe>> channels_;
   std::unordered_map<std::uint32_t, std::shared_ptr<EventPipe>> contexts_;

@@ -58,10 +58,12 @@ class RecordPipe {
   [[nodiscard]] ino_t inode() const { return inode_; }
   [[nodiscard]] int write_fd() const { return write_fd_.get(); }
 
+  // What is pushed now is lost: the application reads nothing any more.
+  [[nodiscard]] bool is_full() const { return queue_.size() == max_queued_; }
   // False: the record is lost, as the application closed its end or reads nothing any more.
   [[nodiscard]] bool push(const Record& record) {
     if (queue_.empty() && write(record)) return true;
-    if ((queue_.empty() && errno != EAGAIN) || queue_.size() == max_queued_) return false;
+    if ((queue_.empty() && errno != EAGAIN) || is_full()) return false;
     queue_.push_back(record);
     return true;
   }

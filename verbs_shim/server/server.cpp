@@ -231,6 +231,7 @@ struct ControlServer::Impl final : ContextHost {
   Clock::time_point idle_since_ = Clock::now();
   Clock::time_point last_tick_ = Clock::now();
   std::size_t logged_ = 0, not_logged_ = 0;
+  std::uint64_t lost_reported_ = 0;  // events
   alignas(MessageHeader) std::array<std::byte, kMaxMessageBytes> buffer_;
 };
 
@@ -373,6 +374,10 @@ void ControlServer::Impl::tick() {
   if (not_logged_ != 0 && config_.log)
     config_.log(std::to_string(not_logged_) + " more such lines were left out");
   logged_ = not_logged_ = 0;
+  if (const std::uint64_t lost = router_.lost(); lost != lost_reported_) {
+    log(std::to_string(lost - lost_reported_) + " events were lost, as an application does not read them");
+    lost_reported_ = lost;
+  }
   watch_for_stalls();
   if (views_.empty()) return;
   try {
@@ -810,7 +815,9 @@ void ControlServer::Impl::show(const ReplyTo& to, const std::string& what) {
       for (std::size_t i = 0; i < config_.nics.size(); ++i) {
         const emulator::NicId nic{static_cast<std::uint8_t>(i)};
         json counters = counters_json(sum_counters(links_, nic));
-        if (port_counters_) counters.update(json::parse(port_counters_(nic)));
+        if (const json more = port_counters_ ? json::parse(port_counters_(nic), nullptr, false) : json();
+            more.is_object())
+          counters.update(more);
         result["counters"][config_.nics[i].name] = std::move(counters);
       }
     }
