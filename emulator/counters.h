@@ -93,7 +93,7 @@ inline constexpr std::size_t kDropReasonCount = sizeof(kDropReasonNames) / sizeo
   X(no_source, "RoCE packets not sent: the NIC lost their source address")     \
   X(multicast_copies, "copies of multicast packets taken by QPs")              \
   X(multicast_losses, "copies that a QP attached to the group could not take") \
-  X(memory_faults, "application memory that could not be reached")
+  X(memory_faults, "times application memory was not there, or its owner")
 
 struct Counters {
 #define X(member, what) std::uint64_t member = 0;

@@ -261,6 +261,8 @@ void Engine::Impl::apply(Time now) {
     }
     const MemoryOp::Result outcome = outcome_of(batch.ops, packet.first_op, packet.op_count);
     if (outcome != MemoryOp::Result::kOk) {
+      // Behind it the QP was decided on as if it had gone well. One of UC, which stays up, loses those
+      // packets.
       qp.is_cancelled = true;
       qp.restore(packet.before);
       if (outcome == MemoryOp::Result::kGone) {

@@ -171,8 +171,19 @@ bool NeighbourCache::is_own(const Gid& gid) const {
 // Link-local GIDs are of no use to a kernel's socket without an interface, and none of the addresses is one.
 bool NeighbourCache::kernel_reaches(const Gid& gid) const {
   if (gid == Gid{} || gid == Gid::from_ipv4(0) || (!gid.is_ipv4() && is_link_local(gid))) return false;
+  if (gid.is_ipv4() && is_broadcast(gid.ipv4())) return false;
   return std::any_of(addresses_.begin(), addresses_.end(), [&](const NicAddress& one) {
     return one.gid != Gid{} && one.gid.is_ipv4() == gid.is_ipv4();
+  });
+}
+
+// Of everywhere, or of a network that the NIC is on: no address of a station.
+bool NeighbourCache::is_broadcast(std::uint32_t ipv4) const {
+  if (ipv4 == 0xFFFFFFFF) return true;
+  return std::any_of(addresses_.begin(), addresses_.end(), [&](const NicAddress& one) {
+    if (!one.gid.is_ipv4() || one.prefix_length > 30) return false;
+    const std::uint32_t host_bits = 0xFFFFFFFFU >> one.prefix_length;
+    return (ipv4 | host_bits) == (one.gid.ipv4() | host_bits) && (ipv4 & host_bits) == host_bits;
   });
 }
 

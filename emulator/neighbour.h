@@ -110,6 +110,7 @@ class NeighbourCache {
 
   [[nodiscard]] bool is_own(const proto::Gid& gid) const;
   [[nodiscard]] bool kernel_reaches(const proto::Gid& gid) const;
+  [[nodiscard]] bool is_broadcast(std::uint32_t ipv4) const;
   [[nodiscard]] std::optional<proto::Gid> next_hop(const proto::Gid& gid) const;
   [[nodiscard]] std::optional<proto::Gid> source_for(const proto::Gid& target) const;
   [[nodiscard]] std::span<const Entry> learnt() const { return std::span(entries_).subspan(static_count_); }

@@ -23,8 +23,7 @@ bool is_exhausted(WcStatus status) {
 }
 bool is_local(WcStatus status) {
   return status == WcStatus::kLocalLengthError || status == WcStatus::kLocalQpOperationError ||
-         status == WcStatus::kLocalProtectionError || status == WcStatus::kMwBindError ||
-         status == WcStatus::kBadResponseError;
+         status == WcStatus::kLocalProtectionError || status == WcStatus::kMwBindError;
 }
 
 }  // namespace

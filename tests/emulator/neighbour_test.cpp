@@ -649,14 +649,14 @@ TEST_CASE(
   config.answers_neighbours = false;
   config.kernel_finds_neighbours = true;
   NeighbourCache cache(config, seconds(1), false);
-  const Gid near = gid("10.0.0.2"), far = gid("192.0.2.1");
+  const Gid near = gid("10.0.0.2"), far = gid("192.0.2.255");
   for (const Gid& peer : {near, far}) {
     CHECK(cache.lookup(peer) == made_up_mac(peer));
     CHECK(cache.state(peer) == NeighbourState::kKnown);
     CHECK(cache.request(peer, kStart) == NeighbourState::kKnown);
   }
   CHECK(cache.lookup(gid("10.0.0.1")) == kOwn);
-  for (const char* none : {"fd00::2", "fe80::2", "0.0.0.0"}) {
+  for (const char* none : {"fd00::2", "fe80::2", "0.0.0.0", "255.255.255.255", "10.0.0.255"}) {
     CHECK_FALSE(cache.lookup(gid(none)));
     CHECK(cache.request(gid(none), kStart) == NeighbourState::kUnreachable);
   }
