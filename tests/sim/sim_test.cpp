@@ -2,9 +2,13 @@
 // survives every pattern of one or two faults.
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <initializer_list>
 #include <map>
+#include <memory>
+#include <random>
 #include <string>
+#include <vector>
 
 #include <catch2/catch.hpp>
 
@@ -113,6 +117,28 @@ std::string exchange(const std::map<std::uint64_t, Fault>& faults, std::uint64_t
 
 }  // namespace
 
+// Leaves holes in the heap, so that what is allocated next does not lie in the order of its allocation.
+std::vector<std::unique_ptr<std::byte[]>> scrambled_heap(std::uint64_t seed) {
+  std::mt19937_64 dice(seed);
+  std::vector<std::unique_ptr<std::byte[]>> blocks;
+  for (int i = 0; i < 20000; ++i)
+    blocks.push_back(std::make_unique<std::byte[]>(16 + dice() % 2048));
+  std::shuffle(blocks.begin(), blocks.end(), dice);
+  blocks.resize(blocks.size() / 2);
+  return blocks;
+}
+
+// Whether each of some objects lies behind the one before it.
+std::vector<bool> order_of_allocation() {
+  std::vector<std::unique_ptr<std::uint64_t[]>> objects;
+  std::vector<bool> order;
+  for (int i = 0; i < 64; ++i) {
+    objects.push_back(std::make_unique<std::uint64_t[]>(12));
+    if (i > 0) order.push_back(std::less<>()(objects[objects.size() - 2].get(), objects.back().get()));
+  }
+  return order;
+}
+
 TEST_CASE("the same seed gives the same frames and completions, another seed others") {
   for (unsigned shards = 1; shards <= 2; ++shards) {
     const auto hash = [&](std::uint64_t seed) {
@@ -125,7 +151,9 @@ TEST_CASE("the same seed gives the same frames and completions, another seed oth
         INFO(kind.name << " " << seed);
         const RunOptions options{kind.name, {.seed = seed, .shards = shards}};
         const std::uint64_t first = run(options).trace_hash;
-        const std::vector<std::byte> elsewhere(100 * seed);  // the heap is another now
+        const std::vector<bool> order = order_of_allocation();
+        const auto holes = scrambled_heap(seed);
+        CHECK(order_of_allocation() != order);  // a set ordered by pointers has another order now
         CHECK(run(options).trace_hash == first);
       }
     }
