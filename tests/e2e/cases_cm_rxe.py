@@ -1,12 +1,12 @@
 """Applications that find each other by rdma_cm, one end on our NIC and one on the kernel's Soft-RoCE, in both roles."""
 import time
 
-from cases_cm import cm_ids
+from cases_cm import PERFTEST_REFUSED, cm_ids
 from cases_wire import Capture, RxeLab, decode
 from harness import Failure, case, check, wait_for
 
 GUEST_IPV6, OUR_IPV6 = "fd77::11", "fd77::2"
-PERFTEST_TRIES, PERFTEST_REFUSED = 8, "RDMA_CM_EVENT_REJECTED; error: 8"
+PERFTEST_TRIES = 8
 START_SECONDS = 30  # until a server of the guest listens
 
 # Program: what the server and the client are told ({ip} is the server's address), whether the server ends by itself, and what

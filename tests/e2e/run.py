@@ -28,6 +28,7 @@ import harness
 import cases_addresses     # noqa: F401  each module registers its cases
 import cases_applications  # noqa: F401
 import cases_cm            # noqa: F401
+import cases_cm_hostile   # noqa: F401
 import cases_cm_rxe       # noqa: F401
 import cases_daemon        # noqa: F401
 import cases_frameworks    # noqa: F401
