@@ -2,6 +2,7 @@
 
 The daemon's own list of ids says when a server listens, and that nothing is left when all have ended.
 """
+import ast
 import json
 import os
 import pathlib
@@ -10,7 +11,6 @@ import re
 import signal
 import time
 
-from cases_wire import in_root
 from harness import CLIENT_IP, SERVER_IP, Failure, Skip, case, check, free_port, need_program, wait_for
 
 BOTH = ("user",), ("root",)
@@ -262,35 +262,61 @@ def _(world):
     world.expect_nothing_left()
 
 
-@case("cm/fi-pingpong", limit=120)
+@case("cm/fi-pingpong", also=BOTH[1], limit=120)
 def _(world):
-    """libfabric looks for interfaces with the NICs' addresses, so there is one: in a network namespace, which needs root."""
+    """libfabric looks for interfaces with the NICs' addresses, which getifaddrs() lists."""
     need_program("fi_pingpong", "libfabric-bin")
-    if not world.is_root:
-        raise Skip("the runner is not root: no interface with the addresses of the NICs")
-    name, addresses = f"roci-{os.getpid()}-fi", ("10.78.3.1", "10.78.3.2")
-    in_root("ip", "netns", "add", name)
-    world.cleanups.append(lambda: in_root("ip", "netns", "del", name))
-    in_root("ip", "-n", name, "link", "set", "lo", "up")
-    in_root("ip", "-n", name, "link", "add", "nics", "type", "veth", "peer", "name", "nobody")
-    in_root("ip", "-n", name, "link", "set", "nobody", "up")
-    for address in addresses:
-        in_root("ip", "-n", name, "addr", "add", f"{address}/24", "dev", "nics")
-    in_root("ip", "-n", name, "link", "set", "nics", "up")
-    nics = [word for n, address in enumerate(addresses) for word in ("--nic", f"rxe{n},port=fabric,ip={address}/24")]
+    world.start_private_daemon()
     small = {"FI_UNIVERSE_SIZE": "32"}  # ofi_rxm sizes its CQ for so many peers; for 256 it is beyond max_cqe, as with Soft-RoCE
-    daemon = world.start_daemon(*nics, namespace=name)
     for provider, endpoint in (("verbs", "msg"), ("verbs;ofi_rxm", "rdm")):
         port = free_port()
         common = ["fi_pingpong", "-p", provider, "-e", endpoint, "-I", "50", "-c"]
-        listening = world.start("fi-server", world.under_roci(None, [*common, "-B", port]), namespace=name, **small)
+        listening = world.start("fi-server", world.under_roci("rxe0", [*common, "-B", port]), **small)
         world.wait_listening(listening, port)
-        talking = world.start("fi-client", world.under_roci(None, [*common, "-P", port, addresses[0]]), namespace=name,
-                              **small)
-        said = talking.succeed(60 * world.slow)
+        said = client(world, *common, "-P", port, SERVER_IP, seconds=60, **small)
         check(re.search(r"^64 +50 ", said, re.M), f"fi_pingpong {provider}: {said[-800:]}")
         listening.succeed(15 * world.slow)
-    world.stop_daemon(daemon)
+    world.expect_nothing_left()
+
+
+INTERFACES = """
+import ctypes, socket
+class Address(ctypes.Structure):
+    _fields_ = [("family", ctypes.c_ushort), ("rest", ctypes.c_ubyte * 26)]
+class Interface(ctypes.Structure):
+    pass
+Interface._fields_ = [("next", ctypes.POINTER(Interface)), ("name", ctypes.c_char_p), ("flags", ctypes.c_uint),
+                      ("address", ctypes.POINTER(Address)), ("mask", ctypes.POINTER(Address))]
+c, first = ctypes.CDLL(None), ctypes.POINTER(Interface)()
+for _ in range(3):
+    assert c.getifaddrs(ctypes.byref(first)) == 0
+    at = first
+    found = []
+    while at:
+        one = at.contents
+        if one.address and one.address.contents.family == socket.AF_INET:
+            found.append((one.name.decode(), *(socket.inet_ntoa(bytes(a.contents.rest[2:6])) for a in (one.address, one.mask))))
+        at = one.next
+    c.freeifaddrs(first)
+print(found)
+"""
+
+
+@case("interfaces/listed", {"user"}, {"asan"})
+def _(world):
+    """getifaddrs() has the addresses of the NICs that a program sees, and those that came later."""
+    world.start_private_daemon()
+
+    def listed(nic):
+        said = world.run("interfaces", world.under_roci(nic, ["/usr/bin/python3", "-c", INTERFACES]), 10)
+        return [tuple(one) for one in ast.literal_eval(said.strip().splitlines()[-1]) if one[0].startswith("rxe")]
+    first, second = ("rxe0", SERVER_IP, "255.255.255.0"), ("rxe1", CLIENT_IP, "255.255.255.0")
+    check(listed(None) == [first, second], f"listed is {listed(None)}")
+    check(listed("rxe1") == [second], f"rxe1 alone: {listed('rxe1')}")
+    world.run("address", [world.product.roci, "address", "add", "rxe1", "127.77.5.9/16"], 10)
+    check(listed("rxe1") == [second, ("rxe1", "127.77.5.9", "255.255.0.0")], f"with one more: {listed('rxe1')}")
+    world.run("address", [world.product.roci, "address", "del", "rxe1", "127.77.5.9/16"], 10)
+    check(listed("rxe1") == [second], f"without it: {listed('rxe1')}")
 
 
 @case("cm/fio", also=BOTH[1], limit=120)

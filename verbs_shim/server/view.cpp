@@ -11,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "verbs_shim/server/show.h"
 #include "verbs_shim/server/unique_fd.h"
 #include "verbs_shim/server/uverbs_numbers.h"
 
@@ -143,6 +144,25 @@ void Views::make_tree(const std::string& tree, std::uint64_t nics) {
   write_file(tree + "/dev/infiniband/rdma_cm", "");
   for (std::size_t index = 0; index < nics_.size(); ++index)
     if ((nics >> index & 1) != 0) make_nic(tree, index);
+  write_addresses(tree, nics);
+}
+
+// For getifaddrs(): "INTERFACE ADDRESS PREFIX_LENGTH". One that has no interface in the kernel has the NIC's
+// name.
+void Views::write_addresses(const std::string& tree, std::uint64_t nics) {
+  std::string text;
+  for (std::size_t index = 0; index < nics_.size(); ++index) {
+    if ((nics >> index & 1) == 0) continue;
+    std::string interface = interface_of(index);
+    if (interface == "lo") interface = nics_[index].name;
+    for (const emulator::NicAddress& address : nics_[index].addresses) {
+      if (address.gid == proto::Gid{}) continue;
+      text.append(interface).append(" ").append(address_text(address.gid));
+      text.append(" ").append(std::to_string(address.prefix_length)).append("\n");
+    }
+  }
+  write_file(tree + "/addresses.new", text);
+  fs::rename(tree + "/addresses.new", tree + "/addresses");  // who reads sees it whole
 }
 
 void Views::make_nic(const std::string& tree, std::size_t index) {
@@ -254,7 +274,10 @@ void Views::set_link(emulator::NicId nic, bool up) {
 
 void Views::change_gids(emulator::NicId nic) {
   for (const auto& [set, tree] : trees_)
-    if ((set >> nic.index & 1) != 0) write_gids(port_folder(tree, nic.index), nic.index);
+    if ((set >> nic.index & 1) != 0) {
+      write_gids(port_folder(tree, nic.index), nic.index);
+      write_addresses(tree, set);
+    }
 }
 
 }  // namespace roci::shim

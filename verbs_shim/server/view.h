@@ -45,6 +45,7 @@ class Views {
   using Written = std::map<std::string, std::uint64_t>;
 
   void make_tree(const std::string& tree, std::uint64_t nics);
+  void write_addresses(const std::string& tree, std::uint64_t nics);
   void make_nic(const std::string& tree, std::size_t index);
   void make_port(const std::string& port, std::size_t index);
   void write_gids(const std::string& port, std::size_t index);
