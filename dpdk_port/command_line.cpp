@@ -24,7 +24,7 @@ constexpr const char* kDescription =
 
 constexpr const char* kExamples = R"(
 NICs: NAME[,port=PORT][,ip=ADDRESS/PREFIX]...[,gateway=ADDRESS]...[,neighbour=ADDRESS@MAC]...
-      [,mac=MAC][,mtu=BYTES][,kernel=NAME][,gso=on]
+      [,mac=MAC][,mtu=BYTES][,vlan=ID][,kernel=NAME][,gso=on]
   NAME   rxe followed by a number
   PORT   fabric                joined with the daemon's other NICs on the fabric (default)
          af_packet:INTERFACE   beside the kernel on a network interface; needs root or CAP_NET_RAW
@@ -44,6 +44,7 @@ NICs: NAME[,port=PORT][,ip=ADDRESS/PREFIX]...[,gateway=ADDRESS]...[,neighbour=AD
   ip     may be repeated; on an interface the default is its own addresses; not with udp
   gateway for what is not on link, one of IPv4 and one of IPv6; only where the port is an Ethernet
   neighbour whose MAC is not asked for; may be repeated; only where the port is an Ethernet
+  vlan   the NIC's frames carry this 802.1Q tag, 1 to 4094; not on the fabric and not with udp
   kernel makes an interface NAME with the NIC's MAC and addresses, for all traffic that is not RoCE
   gso    with udp: the kernel cuts runs of packets, at half the cost; see dpdk_port/README.md
 

@@ -44,6 +44,13 @@ std::string parse_mtu(std::string_view text, NicSpec& nic) {
   return {};
 }
 
+std::string parse_vlan(std::string_view text, NicSpec& nic) {
+  const auto id = parse_number<std::uint16_t>(text, 1, kMaxVlan);
+  if (!id) return fmt::format("vlan '{}' is not a number from 1 to {}", text, kMaxVlan);
+  nic.vlan = *id;
+  return {};
+}
+
 std::string parse_gso(std::string_view text, NicSpec& nic) {
   nic.gso = text == "on";
   return nic.gso || text == "off" ? std::string() : fmt::format("gso '{}' is neither on nor off", text);
@@ -316,6 +323,13 @@ std::string read_nic(const toml::table& table, NicSpec& nic) {
          nic.gso = value.value_or(false);
          return std::string(value ? "" : "must be true or false");
        }},
+      {"vlan",
+       [&](const toml::node& node) {
+         const auto id = integer(node, 1, kMaxVlan);
+         if (!id) return fmt::format("must be a number from 1 to {}", kMaxVlan);
+         nic.vlan = static_cast<std::uint16_t>(*id);
+         return std::string();
+       }},
       {"mtu",
        [&](const toml::node& node) {
          const auto mtu = integer(node, kMinMtuBytes, kMaxMtuBytes);
@@ -348,6 +362,11 @@ std::string check_port(const NicSpec& nic) {
   if ((!nic.gateways.empty() || !nic.neighbours.empty()) &&
       (nic.port == PortKind::kFabric || nic.port == PortKind::kUdp))
     return fmt::format("{}: gateway= and neighbour= are for ports with an Ethernet", nic.name);
+  if (nic.vlan != 0 && (nic.port == PortKind::kFabric || nic.port == PortKind::kUdp))
+    return fmt::format("{}: vlan= is for ports with an Ethernet that leads out", nic.name);
+  if (nic.vlan != 0 && nic.addresses.empty())
+    return fmt::format("{}: the interface's addresses are not those of its VLANs; give ip=ADDRESS/PREFIX",
+                       nic.name);
   if (nic.port != PortKind::kUdp) {
     if (nic.gso) return fmt::format("{}: gso= is for udp ports", nic.name);
     if (is_on_interface(nic) || !nic.addresses.empty()) return {};
@@ -439,7 +458,8 @@ Parsed<NicSpec> parse_nic(std::string_view text) {
     const auto equals = part.find('=');
     const auto key = part.substr(0, equals);
     const bool is_repeatable = key == "ip" || key == "gateway" || key == "neighbour";
-    const bool is_ours = is_repeatable || key == "port" || key == "mac" || key == "mtu" || key == "kernel";
+    const bool is_ours =
+        is_repeatable || key == "port" || key == "mac" || key == "mtu" || key == "kernel" || key == "vlan";
     if (at == 0) {
       if (!is_nic_name(part)) return fail(fmt::format("NIC name '{}' is not rxe followed by a number", part));
       nic.name = part;
@@ -462,13 +482,15 @@ Parsed<NicSpec> parse_nic(std::string_view text) {
         error = set_mac(value, nic);
       else if (key == "mtu")
         error = parse_mtu(value, nic);
+      else if (key == "vlan")
+        error = parse_vlan(value, nic);
       else if (key == "kernel")
         error = set_kernel_interface(value, nic);
       else if (key == "gso")
         error = parse_gso(value, nic);
       else
         error = fmt::format(
-            "unknown key '{}'; there are port, ip, gateway, neighbour, mac, mtu, kernel and gso", key);
+            "unknown key '{}'; there are port, ip, gateway, neighbour, mac, mtu, vlan, kernel and gso", key);
       if (!error.empty()) return fail(std::move(error));
     }
     at = comma + 1;

@@ -33,6 +33,7 @@ struct NicSpec {
   std::vector<proto::Gid> gateways;                        // of each family one at most
   std::vector<emulator::NicConfig::Neighbour> neighbours;  // that are not asked for their MAC
   std::optional<proto::Mac> mac;                           // else as default_mac_is() says
+  std::uint16_t vlan = 0;                                  // 0: frames carry no tag
   bool gso = false;                        // kUdp: runs of packets are handed to the kernel as one
   std::optional<std::uint32_t> mtu_bytes;  // else the interface's, or what suits the port
 };
@@ -54,9 +55,10 @@ inline constexpr std::uint32_t kFabricMtuBytes = 4200;  // path MTU 4096 with ev
 inline constexpr std::uint32_t kEthernetMtuBytes = 1500;
 // The PMD claims 3542, but a buffer is a page, and before the frame in it are its headers and XDP's headroom.
 inline constexpr std::uint32_t kAfXdpMaxMtuBytes = 3434;
+inline constexpr std::uint32_t kMaxVlan = 4094;
 inline constexpr std::uint32_t kMaxShards = 16;
 
-// "rxe0,port=fabric,ip=127.77.0.1/24[,ip=...][,gateway=...][,neighbour=ADDRESS@MAC][,mac=...][,mtu=...][,gso=on]"
+// "rxe0,port=fabric,ip=127.77.0.1/24[,ip=...][,gateway=...][,neighbour=ADDRESS@MAC][,mac=...][,mtu=...][,vlan=ID][,gso=on]"
 [[nodiscard]] Parsed<NicSpec> parse_nic(std::string_view text);
 // "af_packet:eth0" or "memif:server=/run/a.sock,id=3", into `nic`; the error, or empty.
 [[nodiscard]] std::string parse_port(std::string_view text, NicSpec& nic);

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -26,6 +27,7 @@
 #include "dpdk_port/nics.h"
 #include "dpdk_port/ports.h"
 #include "dpdk_port/shard.h"
+#include "dpdk_port/vlan_port.h"
 #include "verbs_shim/server/server.h"
 #include "verbs_shim/server/unique_fd.h"
 
@@ -106,6 +108,7 @@ struct Daemon::Impl {
 
   void add_nics();
   void open_ports();
+  std::map<std::uint16_t, Port*> add_port(std::unique_ptr<Port> port, const PortPlan& plan);
   void watch_links();
   void follow(NicId nic, PortState state);
   void follow_addresses(std::size_t index);
@@ -234,6 +237,27 @@ void Daemon::Impl::add_nics() {
   }
 }
 
+// The port of each VLAN that its NICs are on; 0: of none.
+std::map<std::uint16_t, Port*> Daemon::Impl::add_port(std::unique_ptr<Port> port, const PortPlan& plan) {
+  std::vector<std::uint16_t> vlans;  // in the order of their NICs, in which the shard reads them
+  for (const std::size_t i : plan.nics) {
+    if (std::find(vlans.begin(), vlans.end(), nics[i].spec.vlan) == vlans.end())
+      vlans.push_back(nics[i].spec.vlan);
+  }
+  std::map<std::uint16_t, Port*> by_vlan;
+  if (vlans == std::vector<std::uint16_t>{0}) {
+    by_vlan[0] = port.get();
+    ports.push_back(std::move(port));
+    return by_vlan;
+  }
+  auto views = split_by_vlan(std::move(port), vlans);
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    by_vlan[vlans[i]] = views[i].get();
+    ports.push_back(std::move(views[i]));
+  }
+  return by_vlan;
+}
+
 void Daemon::Impl::open_ports() {
   const auto open_or_throw = [](auto opened) {
     if (!opened) throw StartError(kCannotRun, opened.error());
@@ -241,9 +265,9 @@ void Daemon::Impl::open_ports() {
   };
   const auto plans = plan_ports(nics);
   for (std::size_t number = 0; number < plans.size(); ++number) {
-    ports.push_back(open_or_throw(open_port(plans[number], number, nics)));
-    Port& port = *ports.back();
+    const auto by_vlan = add_port(open_or_throw(open_port(plans[number], number, nics)), plans[number]);
     for (const std::size_t i : plans[number].nics) {
+      Port& port = *by_vlan.at(nics[i].spec.vlan);
       if (const auto state = port.state()) nics[i].config.link_up = state->link_up;
       Port* kernel = nullptr;
       if (!nics[i].spec.kernel_interface.empty()) {

@@ -165,7 +165,8 @@ std::string name_neighbours(std::vector<ResolvedNic>& nics) {
   for (auto& nic : nics) {
     nic.config.neighbours = nic.spec.neighbours;
     for (const auto& other : nics) {
-      if (&nic != &other && nic.spec.port_text != other.spec.port_text) continue;
+      const bool is_beside = nic.spec.port_text == other.spec.port_text && nic.spec.vlan == other.spec.vlan;
+      if (&nic != &other && !is_beside) continue;
       for (const auto& gid : emulator::gid_table(other.config))
         nic.config.neighbours.push_back({gid, other.config.mac});
     }

@@ -184,7 +184,7 @@ TEST_CASE("a wrong NIC is refused with the reason") {
       {"rxe0,port=dev:", "'' is not the name of a DPDK device"},
       {"rxe0,port=dev:iface=eth0", "'iface=eth0' is not the name of a DPDK device"},
       {"rxe0,port=tap:tap0,iface=eth0",
-       "unknown key 'iface'; there are port, ip, gateway, neighbour, mac, mtu, kernel and gso"},
+       "unknown key 'iface'; there are port, ip, gateway, neighbour, mac, mtu, vlan, kernel and gso"},
       {"rxe0,port=tap:tap0,kernel=a/b", "'a/b' is not the name of an interface"},
       {"rxe0,port=af_packet:", "is not the name of an interface"},
       {"rxe0,port=af_packet:0123456789abcdef", "is not the name of an interface"},
@@ -196,6 +196,8 @@ TEST_CASE("a wrong NIC is refused with the reason") {
       {"rxe0,port=udp:::ffff:10.0.0.2", "is not the address of one host"},
       {"rxe0,port=udp:10.0.0.2/24", "udp takes an address without a prefix length"},
       {"rxe0,port=udp:10.0.0.2,gso=yes", "gso 'yes' is neither on nor off"},
+      {"rxe0,port=tap:t,ip=10.0.0.2/24,vlan=0", "vlan '0' is not a number from 1 to 4094"},
+      {"rxe0,port=tap:t,ip=10.0.0.2/24,vlan=4095", "vlan '4095' is not a number from 1 to 4094"},
       {"rxe0,port=udp:fe80::1", "udp cannot have a link-local address"},
   }));
   CAPTURE(text);
@@ -216,6 +218,11 @@ TEST_CASE("a NIC on UDP sockets has its port's address and nothing else") {
   CHECK(check(config_of({"rxe0,port=udp:10.0.0.2,kernel=tap0"})) ==
         "rxe0: what is not RoCE never comes to a udp port; leave out kernel=");
   CHECK(check(config_of({"rxe0,ip=10.0.0.2/24,gso=on"})) == "rxe0: gso= is for udp ports");
+  for (const char* on_none : {"rxe0,ip=10.0.0.2/24,vlan=7", "rxe0,port=udp:10.0.0.2,vlan=7"})
+    CHECK(check(config_of({on_none})) == "rxe0: vlan= is for ports with an Ethernet that leads out");
+  CHECK(check(config_of({"rxe0,port=af_packet:eth0,vlan=7"})) ==
+        "rxe0: the interface's addresses are not those of its VLANs; give ip=ADDRESS/PREFIX");
+  CHECK(parse_nic("rxe0,port=tap:t,ip=10.0.0.2/24,vlan=7")->vlan == 7);
   CHECK_FALSE(nic->gso);
   CHECK(parse_nic("rxe0,port=udp:10.0.0.2,gso=on")->gso);
   CHECK_FALSE(parse_nic("rxe0,port=udp:10.0.0.2,gso=off")->gso);

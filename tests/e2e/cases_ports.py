@@ -1,11 +1,13 @@
 """Ports of every kind: two daemons joined by each, who shares a port, what a port does besides RoCE, and what is refused."""
+import json
 import os
 import pathlib
 import re
 import struct
 import subprocess
 
-from cases_wire import TwoHosts, in_root
+from cases_udp import Sniffer
+from cases_wire import TSHARK, TwoHosts, in_root
 from harness import IPV4_GID, Failure, Skip, case, check, free_port, need_program, wait_for
 
 
@@ -546,3 +548,57 @@ def _(world):
         "more than a page": ([f"rxe0,port=af_xdp:eth7,{ip},mtu=3500"], 2, "mtu 3500 is more than the"),
     }, namespace.name)
 
+
+@case("ports/vlan", users=("root",), tags={"asan"}, limit=120)
+def _(world):
+    """Two VLANs and untagged traffic on one wire keep apart; tags are as others read and write them."""
+    hosts = TwoHosts(world, mtu=4200)
+    daemons = []
+    for host in (1, 2):
+        nics = [f"rxe{number},port=af_packet:wire0,ip=10.78.{vlan}.{host}/24,mac=02:00:00:00:0{number}:0{host}" + (f",vlan={vlan}" if vlan != 0 else "")
+                for number, vlan in enumerate((100, 200, 0))]
+        daemons.append(world.start_daemon(*(word for nic in nics for word in ("--nic", nic)), namespace=hosts.names[host - 1], env=hosts.env[host - 1]))
+
+    def pair(number, tool, *options):
+        port = free_port()
+        command = [tool, "-d", f"rxe{number}", "-g" if tool.startswith("ibv_") else "-x", IPV4_GID, "-p", str(port), *options]
+        server = hosts.start(1, tool, world.under_roci(None, command))
+        world.wait_listening(server, port)
+        client = hosts.start(2, tool, world.under_roci(None, [*command, "10.78.1.1"]))
+        client.succeed(30 * world.slow)
+        server.succeed(10 * world.slow)
+    for number, vlan in enumerate((100, 200, 0)):
+        file = world.folder / f"vlan-{vlan}.pcap"
+        with Sniffer(world, hosts.names[1], "wire0", file, "vlan" if vlan != 0 else "udp port 4791"):
+            pair(number, "ibv_rc_pingpong", "-c", "-m", "4096", "-s", "20000", "-n", "100")
+            pair(number, "ib_send_bw", "-c", "UD", "-n", "50", "-F", "--tclass", "96")
+        told = world.run("tshark", [*TSHARK, "-r", file, "-Y", "infiniband.bth", "-T", "fields", "-e", "vlan.id", "-e", "vlan.priority"], 60)
+        seen = {tuple(line.split("\t")) for line in told.splitlines() if "Running as" not in line}
+        check(seen == ({(str(vlan), "0"), (str(vlan), "3")} if vlan != 0 else {("", "")}), f"the tags of VLAN {vlan} are {seen}")
+    for host in (1, 2):
+        shown = subprocess.run([world.product.roci, "show", "counters", "--json"], env=hosts.env[host - 1], check=True, capture_output=True)
+        counters = json.loads(shown.stdout)["counters"]
+        # Each took its own share, and none of the others'.
+        taken = [counters[f"rxe{number}"]["rx_roce_packets"] for number in range(3)]
+        check(min(taken) > 100 and max(taken) < 2 * min(taken), f"RoCE packets by NIC: {taken}")
+    for daemon in daemons:
+        world.stop_daemon(daemon)
+
+
+@case("ports/vlan-of-the-kernel", users=("root",), limit=60)
+def _(world):
+    """The kernel's own VLAN interface as the peer."""
+    hosts = TwoHosts(world, mtu=4200)
+    added = subprocess.run(["ip", "-n", hosts.names[1], "link", "add", "link", "wire0", "name", "v100", "type", "vlan", "id", "100"],
+                           check=False, capture_output=True, text=True)
+    if added.returncode != 0:
+        raise Skip(f"this kernel has no VLAN interfaces: {added.stderr.strip()}")
+    daemon = world.start_daemon("--nic", "rxe0,port=af_packet:wire0,ip=10.78.100.1/24,vlan=100", "--nic",
+                                "rxe1,port=af_packet:wire0,ip=10.78.200.1/24,vlan=200,mac=02:00:00:00:01:01",
+                                namespace=hosts.names[0], env=hosts.env[0])
+    for address in ("10.78.100.9/24", "10.78.200.9/24"):
+        in_root("ip", "-n", hosts.names[1], "address", "add", address, "dev", "v100")
+    in_root("ip", "-n", hosts.names[1], "link", "set", "v100", "up")
+    hosts.start(2, "ping", ["ping", "-c", "3", "-W", "2", "-s", "3000", "10.78.100.1"]).succeed(20)
+    check(hosts.start(2, "ping", ["ping", "-c", "2", "-W", "1", "-I", "v100", "10.78.200.1"]).wait(20) != 0, "VLAN 200 answers on VLAN 100")
+    world.stop_daemon(daemon)

@@ -1,6 +1,5 @@
 """Ports on UDP sockets, as an ordinary user: what applications see, and what is on the wire."""
 import contextlib
-import contextlib
 import json
 import os
 import pathlib
@@ -79,11 +78,11 @@ class TwoUdpHosts(TwoHosts):
 class Sniffer:
     """tcpdump as root on one interface while the `with` block runs."""
 
-    def __init__(self, world, namespace, interface, file):
+    def __init__(self, world, namespace, interface, file, what="udp port 4791"):
         need_program("tcpdump", "tcpdump")
         self.world, self.file = world, file
         self.command = ["ip", "netns", "exec", namespace, "tcpdump", "-i", interface, "--immediate-mode", "-U", "-B", "16384", "-s", "9100",
-                        "-Z", "root", "-w", str(file), "udp port 4791"]
+                        "-Z", "root", "-w", str(file), what]
 
     def __enter__(self):
         self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
