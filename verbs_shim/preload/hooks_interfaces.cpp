@@ -10,7 +10,6 @@
 #include <sys/socket.h>
 
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -70,11 +69,14 @@ void fill_mask(void* to, std::size_t bytes, unsigned prefix_length) {
   }
 }
 
-bool parse(const char* line, Entry& entry) {
-  char address[INET6_ADDRSTRLEN];
-  unsigned prefix_length = 0;
-  static_assert(IF_NAMESIZE == 16 && INET6_ADDRSTRLEN == 46);
-  if (std::sscanf(line, "%15s %45s %u", entry.name, address, &prefix_length) != 3) return false;
+bool parse(char* line, Entry& entry) {
+  char* rest = nullptr;
+  const char* const name = strtok_r(line, " ", &rest);
+  const char* const address = strtok_r(nullptr, " ", &rest);
+  const char* const length = strtok_r(nullptr, " ", &rest);
+  if (length == nullptr || std::strlen(name) >= sizeof entry.name) return false;
+  std::strcpy(entry.name, name);
+  const auto prefix_length = static_cast<unsigned>(std::strtoul(length, nullptr, 10));
   auto& in = reinterpret_cast<sockaddr_in&>(entry.address);
   auto& in6 = reinterpret_cast<sockaddr_in6&>(entry.address);
   if (inet_pton(AF_INET, address, &in.sin_addr) == 1) {
