@@ -1,10 +1,10 @@
 #!/usr/bin/python3
 """Run rdma-core's run_tests.py and write one line a test: its name, result and reason, as JSON.
 
-    record.py FOLDER FILE LIMIT ARGUMENT...
+    record.py FOLDER FILE LIMIT ADDRESS ARGUMENT...
 
-FOLDER holds the suite, unpacked; FILE gets the lines; LIMIT is the seconds that one test may take; the rest is
-run_tests.py's. Every test has two lines, one when it begins: a test whose end is missing has hung or crashed.
+FOLDER holds the suite, unpacked; FILE gets the lines; LIMIT is the seconds that one test may take; ADDRESS is the
+device's, as the suite asks the kernel for that of an interface, and it has none; the rest is run_tests.py's. Every test has two lines, one when it begins: a test whose end is missing has hung or crashed.
 """
 import json
 import pathlib
@@ -77,5 +77,10 @@ class Recorder(unittest.TextTestResult):
 signal.signal(signal.SIGALRM, on_alarm)
 unittest.TextTestRunner.resultclass = Recorder
 sys.path.insert(0, str(folder))
-sys.argv = [str(folder / "run_tests.py"), *sys.argv[4:]]
+address = sys.argv[4]
+sys.argv = [str(folder / "run_tests.py"), *sys.argv[5:]]
+sys.path.insert(0, str(folder.parent))
+import tests.base  # noqa: E402: of the suite
+
+tests.base.RDMATestCase.get_ip_mac_address = staticmethod(lambda _interface: (address, "02:00:00:00:00:01"))
 runpy.run_path(sys.argv[0], run_name="__main__")
