@@ -62,7 +62,7 @@ BESIDE = ["build-asan", "tidy"]  # run in this order beside the others, once `bu
 PRODUCT_FOLDERS = ["proto", "emulator", "dpdk_port", "verbs_shim", "tools"]
 SOURCE_FOLDERS = [*PRODUCT_FOLDERS, "tests"]
 PROGRESS_EVERY = 10.0  # seconds between signs of life
-BUILD_LIMIT, UNIT_LIMIT, E2E_LIMIT, TIDY_LIMIT = 1200, 600, 900, 900  # seconds; a guard against hanging, not a target
+BUILD_LIMIT, UNIT_LIMIT, E2E_LIMIT, TIDY_LIMIT = 1200, 600, 2400, 900  # seconds; a guard against hanging, not a target
 
 SANITIZER_ENV = {
     "ASAN_OPTIONS": "abort_on_error=0:halt_on_error=1:detect_stack_use_after_return=1:strict_string_checks=1",

@@ -129,6 +129,17 @@ def daemon_dies(world, options):
     world.pair("ibv_rc_pingpong", ["-c"])  # a new daemon starts, the dead one's socket is not in the way
 
 
+@case("daemon/its-end-is-an-event", tags={"asan"})
+def _(world):
+    """An application that watches its device is told that it goes when the daemon is ended in good order."""
+    world.start_private_daemon()
+    watch = world.start("asyncwatch", world.under_roci("rxe0", ["stdbuf", "-oL", "ibv_asyncwatch", "-d", "rxe0"]))
+    wait_for(lambda: "async event FD" in watch.output(), 10 * world.slow, "ibv_asyncwatch")
+    world.run("stop", [world.product.roci, "stop"], 20)
+    wait_for(lambda: "fatal" in watch.output().lower(), 10 * world.slow, "the event")
+    watch.kill()
+
+
 @case("killed/idle-application-of-a-dead-daemon", limit=60)
 def _(world):
     """An application that waits without traffic when the daemon dies gets an error and burns no CPU."""

@@ -179,10 +179,11 @@ class TwoHosts:
     The kernel owns 10.78.1.N, for the applications' TCP side channel; rocid owns 10.78.0.N on the same interface.
     """
 
-    def __init__(self, world, mtu):
+    def __init__(self, world, mtu, pair=""):
+        """`pair`: the name of this one of several."""
         need_program("ip", "iproute2")
         self.world = world
-        self.names = [f"roci-{os.getpid()}-{n}" for n in (1, 2)]
+        self.names = [f"roci-{os.getpid()}-{pair}{n}" for n in (1, 2)]
         self.env = []
         try:
             for name in self.names:
@@ -198,7 +199,7 @@ class TwoHosts:
             in_root("ip", "-n", name, "link", "set", "lo", "up")
             in_root("ip", "-n", name, "link", "set", "wire0", "mtu", str(mtu), "up")
             in_root("ip", "-n", name, "addr", "add", f"10.78.1.{number}/24", "dev", "wire0")
-            runtime = world.runtime / f"host{number}"
+            runtime = world.runtime / f"{pair}host{number}"
             runtime.mkdir(mode=0o700)
             self.env.append({**world.env, "XDG_RUNTIME_DIR": str(runtime)})
 
@@ -244,6 +245,27 @@ def _(world):
     hosts.pair("ibv_rc_pingpong", ["-c", "-s", "30000", "-n", "100"])
     hosts.pair("ib_write_bw", ["-F", "-n", "100"])
     for daemon in daemons:
+        world.stop_daemon(daemon)
+
+
+@case("af-packet/N05-four-namespaces", users=("root",), limit=90)
+def _(world):
+    """Two wires with the same addresses, MACs and QPNs on both: nobody hears the other wire, and the end of one leaves the other alone."""
+    wires = [TwoHosts(world, mtu=1500, pair=pair) for pair in ("a", "b")]
+    daemons = [[hosts.start_daemon(host) for host in (1, 2)] for hosts in wires]
+    port, command = free_port(), ["ibv_rc_pingpong", "-d", "rxe0", "-g", IPV4_GID, "-c", "-n", "5000"]
+    running = []
+    for hosts in wires:
+        server = hosts.start(1, "pingpong", world.under_roci(None, [*command, "-p", str(port)]))
+        world.wait_listening(server, port)
+        running.append((server, hosts.start(2, "pingpong", world.under_roci(None, [*command, "-p", str(port), "10.78.1.1"]))))
+    for process in running[0]:
+        process.kill()
+    for daemon in daemons[0]:
+        world.stop_daemon(daemon)
+    for process in reversed(running[1]):
+        check("invalid data" not in process.succeed(60 * world.slow), f"the other wire was heard: {process.describe()}")
+    for daemon in daemons[1]:
         world.stop_daemon(daemon)
 
 

@@ -239,6 +239,11 @@ void Context::answer_with_fd(const Request& request, std::span<const std::byte> 
   host_.reply(request.to, std::move(body));
 }
 
+void Context::tell_fatal() {
+  constexpr std::uint32_t kDeviceFatal = 8;  // IBV_EVENT_DEVICE_FATAL
+  if (async_) static_cast<void>(async_->push(ObjectClass::kPort, 1, kDeviceFatal));
+}
+
 // ---- device and port ---------------------------------------------------------------------------------
 
 void Context::get_context(const Request& request) {

@@ -83,6 +83,8 @@ class Context : public std::enable_shared_from_this<Context> {
   // A kUverbs message: UverbsRequest and the command. `sender` is the process that wrote it: a child of fork
   // that still holds its parent's socket is refused, as its addresses name other memory than the parent's.
   void handle(const ReplyTo& to, const ucred& sender, std::span<const std::byte> payload);
+  // The device goes: IBV_EVENT_DEVICE_FATAL, and nothing after it.
+  void tell_fatal();
   // The process's memory is not touched any more from now on; `done` runs when the engine has let go of
   // everything. It may be called again: each `done` runs.
   void close(std::function<void()> done);

@@ -419,6 +419,8 @@ void ControlServer::Impl::watch_for_stalls() {
 // Every client goes; replies are taken until each context is closed, and each capture is complete.
 void ControlServer::Impl::close_everything() {
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.fd(), nullptr);
+  for (const auto& [id, client] : clients_)
+    if (client->context) client->context->tell_fatal();
   while (!clients_.empty())
     drop(clients_.begin()->first, "");
   const auto captures_until = Clock::now() + kCaptureEnd;
