@@ -94,7 +94,7 @@ def _(world):
     world.expect_nothing_left()
 
 
-@case("cm/mckey", BOTH[0], {"asan"}, also=BOTH[1])
+@case("cm/mckey", users=(), tags={"asan"}, also=("user", "root"))
 def _(world):
     """A receiver and a sender of a group, by both families."""
     need_program("mckey", "rdmacm-utils")
@@ -130,7 +130,7 @@ def _(world):
     world.expect_nothing_left()
 
 
-@case("cm/ucmatose-500-at-once", limit=120)
+@case("cm/ucmatose-500-at-once", users=(), also=("user",), limit=120)
 def _(world):
     options = ["-c", "500", "-C", "2", "-S", "100"]
     said, _ = pair(world, ["ucmatose", "-b", SERVER_IP, *options], ["ucmatose", "-s", SERVER_IP, *options], seconds=100)
@@ -249,7 +249,7 @@ def _(world):
     world.expect_nothing_left()
 
 
-@case("cm/qperf", also=BOTH[1], limit=90)
+@case("cm/qperf", users=(), also=("user", "root"), limit=90)
 def _(world):
     need_program("qperf", "qperf")
     port = free_port()

@@ -140,7 +140,7 @@ def _(world):
     check(not socket.exists(), "the server's socket is left behind")
 
 
-@case("ports/memif-jumbo", ("user",), limit=60)
+@case("ports/memif-jumbo", users=(), also=("user",), limit=60)
 def _(world):
     """Ethernet's jumbo frames, and a socket that two pairs share by their ids."""
     hosts = Hosts(world)
@@ -210,7 +210,7 @@ def _(world):
     check(reply in written, f"no ARP reply in the {len(written)} bytes that were written")
 
 
-@case("ports/pcap-interface", users=("root",), limit=60)
+@case("ports/pcap-interface", users=(), also=("root",), limit=60)
 def _(world):
     hosts = TwoHosts(world, mtu=4200)
     for host in (1, 2):
@@ -352,7 +352,7 @@ def pingpong_on(hosts, server, client, options=()):
     waiting.succeed(10 * hosts.world.slow)
 
 
-@case("ports/several-nics-on-one", users=("root",), limit=90)
+@case("ports/several-nics-on-one", users=(), also=("root",), limit=90)
 def _(world):
     """Each has a MAC and a share of the kernel's of its own; they reach the other host and each other."""
     need_tap()
@@ -411,7 +411,7 @@ def other_traffic(hosts, addresses):
     check(received and float(received[1]) > 0, f"iperf3 moved nothing: {client.describe()}")
 
 
-@case("ports/kernel-beside-af-packet", users=("root",), limit=90)
+@case("ports/kernel-beside-af-packet", users=(), also=("root",), limit=90)
 def _(world):
     """ping and iperf3 to the address that the NIC shares with the kernel, while ib_write_bw runs over the wire."""
     hosts = TwoHosts(world, mtu=4200)
@@ -438,19 +438,19 @@ def kernel_share(world, kind, mtu):
         world.stop_daemon(daemon)
 
 
-@case("ports/kernel-share-af-xdp", users=("root",), limit=90)
+@case("ports/kernel-share-af-xdp", users=(), also=("root",), limit=90)
 def _(world):
     """The kernel's traffic by kernel=, as the port takes every frame of the interface."""
     kernel_share(world, "af_xdp", 3000)
 
 
-@case("ports/kernel-share-af-packet", users=("root",), limit=90)
+@case("ports/kernel-share-af-packet", users=(), also=("root",), limit=90)
 def _(world):
     """The same with an address of the NIC's own beside the interface's."""
     kernel_share(world, "af_packet", 9000)
 
 
-@case("ports/kernel-share-memif", users=("root",), limit=90)
+@case("ports/kernel-share-memif", users=(), also=("root",), limit=90)
 def _(world):
     """No interface of the kernel's is there at all, but for the shares; one daemon in each namespace."""
     need_tap()
@@ -549,7 +549,7 @@ def _(world):
     }, namespace.name)
 
 
-@case("ports/vlan", users=("root",), tags={"asan"}, limit=120)
+@case("ports/vlan", users=(), also=("root",), tags={"asan"}, limit=120)
 def _(world):
     """Two VLANs and untagged traffic on one wire keep apart; tags are as others read and write them."""
     hosts = TwoHosts(world, mtu=4200)

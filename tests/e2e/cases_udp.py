@@ -187,7 +187,7 @@ def _(world):
         check(told.startswith(expected), f"taken by root's process {holder.pid} with {held}: {told}")
 
 
-@case("udp/two-hosts", tags={"asan"}, limit=180)
+@case("udp/two-hosts", users=(), also=("user",), tags={"asan"}, limit=180)
 def _(world):
     """Over a wire, where a sniffer sees what left: every ICRC is right with the IP id that the kernel chose."""
     hosts = TwoUdpHosts.of_user(world)
@@ -233,7 +233,7 @@ def _(world):
         world.stop_daemon(daemon)
 
 
-@case("udp/rxe-both-ways", users=("root",), limit=300)
+@case("udp/rxe-both-ways", users=(), also=("root",), limit=300)
 def _(world):
     """The kernel's Soft-RoCE is content, and its packets are read though their IP ids are not seen."""
     lab = RxeLab(world)
@@ -275,7 +275,7 @@ def _(world):
             world.stop_daemon(daemon)
 
 
-@case("udp/junk", limit=90)
+@case("udp/junk", users=(), also=("user",), limit=90)
 def _(world):
     """Datagrams of a stranger are dropped and counted, and applications do not notice."""
     hosts = TwoUdpHosts.of_user(world)
@@ -294,7 +294,7 @@ def _(world):
         world.stop_daemon(daemon)
 
 
-@case("udp/peer-goes-and-comes", limit=120)
+@case("udp/peer-goes-and-comes", users=(), also=("user",), limit=120)
 def _(world):
     """A peer whose port 4791 is closed, and one that the kernel does not find, harm nobody else."""
     hosts = TwoUdpHosts.of_user(world)
@@ -321,7 +321,7 @@ def _(world):
         world.stop_daemon(daemon)
 
 
-@case("udp/port-events", limit=60)
+@case("udp/port-events", users=(), also=("user",), limit=60)
 def _(world):
     """ibv_asyncwatch is told that the wire is pulled, and put back; then packets pass again."""
     hosts = TwoUdpHosts.of_user(world)
@@ -370,7 +370,7 @@ def _(world):
             world.stop_daemon(daemon)
 
 
-@case("udp/gso", tags={"asan"}, limit=120)
+@case("udp/gso", users=(), also=("user",), tags={"asan"}, limit=120)
 def _(world):
     """Runs of packets that the kernel cuts have the IP ids that were counted on; uncut, they are taken apart here."""
     hosts = TwoUdpHosts.of_user(world)

@@ -248,7 +248,7 @@ def _(world):
         world.stop_daemon(daemon)
 
 
-@case("af-packet/N05-four-namespaces", users=("root",), limit=90)
+@case("af-packet/N05-four-namespaces", users=(), also=("root",), limit=90)
 def _(world):
     """Two wires with the same addresses, MACs and QPNs on both: nobody hears the other wire, and the end of one leaves the other alone."""
     wires = [TwoHosts(world, mtu=1500, pair=pair) for pair in ("a", "b")]
@@ -365,7 +365,7 @@ def pingpong_with_guest(world, lab, options, guest_serves, guest_gid=IPV4_GID):
         check("invalid data" not in side.output() and "usec/iter" in side.output(), f"no good result: {side.describe()}")
 
 
-@case("rxe/pingpong-both-ways", users=("root",), limit=300)
+@case("rxe/pingpong-both-ways", users=(), also=("root",), limit=300)
 def _(world):
     lab = RxeLab(world)
     daemon = world.start_daemon("--nic", f"rxe0,port=af_packet:lab0,ip={lab.OUR_IP}/24", namespace=lab.NAMESPACE)

@@ -101,9 +101,8 @@ def main():
     options = parser.parse_args()
 
     def users_of(case):
-        if options.once:
-            return case.users[:1]
-        return case.users + (case.also if options.long or options.only or options.list else ())
+        users = case.users + (case.also if options.long or options.only or options.list else ())
+        return users[:1] if options.once else users
 
     chosen = [(case, user) for case in harness.CASES for user in users_of(case)
               if (not options.tag or options.tag in case.tags or options.long and f"{options.tag}-long" in case.tags)
