@@ -151,9 +151,11 @@ TEST_CASE("the same seed gives the same frames and completions, another seed oth
         INFO(kind.name << " " << seed);
         const RunOptions options{kind.name, {.seed = seed, .shards = shards}};
         const std::uint64_t first = run(options).trace_hash;
-        const std::vector<bool> order = order_of_allocation();
+        [[maybe_unused]] const std::vector<bool> order = order_of_allocation();
         const auto holes = scrambled_heap(seed);
+#ifndef __SANITIZE_ADDRESS__                    // whose heap gives no block out again for long
         CHECK(order_of_allocation() != order);  // a set ordered by pointers has another order now
+#endif
         CHECK(run(options).trace_hash == first);
       }
     }
